@@ -18,7 +18,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 class Page:
-    """A tab."""
+    """Drives a tab."""
 
     def __init__(self, line, domains: tuple[str, ...] = ("Page", "Runtime", "Log")) -> None:
         self._line, self._numbers = line, itertools.count(1)
@@ -70,7 +70,7 @@ class Page:
 
 
 class Browser:
-    """A browser at work; each tab is in a profile of its own."""
+    """Drives a browser; each tab is in a profile of its own."""
 
     def __init__(self, port: int, line) -> None:
         self._port, self._itself = port, Page(line, domains=())

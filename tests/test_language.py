@@ -148,7 +148,7 @@ def test_a_name_of_the_past_is_found_wherever_it_is_bound(text: str) -> None:
 
 
 def test_the_docstring_of_a_class_begins_with_a_verb(modules: Trees) -> None:
-    """Those of errors are sentences that state what is wrong. A noun in the plural passes for a verb here."""
+    """Errors have sentences that state what is wrong. A noun in the plural passes for a verb here."""
     described = [
         (file, node.name, text)
         for file, tree in modules.items()

@@ -105,7 +105,7 @@ def test_what_is_measured_without_a_name_takes_seconds() -> None:
 
 
 class Checkout:
-    """A copy of the project that can be changed, and what `oppa bench` lists there."""
+    """Holds a copy of the project that can be changed, and what `oppa bench` lists there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.data = folder / "project", folder / "data"

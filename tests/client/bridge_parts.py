@@ -98,7 +98,7 @@ def configuration(bridge: SimpleNamespace, save: Path, **changed: Any) -> Simple
 
 
 class BridgeParts:
-    """Stand for what needs a GPU or a model: each step takes samples of Bridge's loader, and a checkpoint has Bridge's state alone.
+    """Stands for what needs a GPU or a model: each step takes samples of Bridge's loader, and a checkpoint has Bridge's state alone.
 
     Args:
         bridge: The modules.

@@ -9,7 +9,7 @@ RATE, DECAY = 0.01, 0.1
 
 
 class Block(nn.Module):
-    """Two linear layers that AutoTP cuts by columns and by rows, around a residual connection."""
+    """Applies two linear layers, which AutoTP cuts by columns and by rows, around a residual connection."""
 
     def __init__(self):
         super().__init__()

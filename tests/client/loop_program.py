@@ -112,7 +112,7 @@ def with_accelerate(
 
 
 class Module(lightning.LightningModule):
-    """The same classifier."""
+    """Trains the same classifier with Lightning."""
 
     def __init__(self, recorder: StepRecorder, dropout: float) -> None:
         super().__init__()

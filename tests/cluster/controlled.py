@@ -16,7 +16,7 @@ from tests.launchers.slurm_cluster import SlurmCluster, until
 
 
 class Controlled:
-    """`oppa cluster run` on a spool."""
+    """Runs `oppa cluster run` on a spool."""
 
     def __init__(self, spool: Path, slurm: SlurmCluster, *words: str) -> None:
         self.spool, self._slurm = spool, slurm

@@ -35,7 +35,7 @@ leave_timeout = "2 min"
 
 
 class Job:
-    """A job of one of the trainers, in a folder of its own, and the commands of its user."""
+    """Holds a job of one of the trainers, in a folder of its own, and runs the commands of its user."""
 
     def __init__(self, slurm: SlurmCluster, folder: Path, samples: int, program: str = PLAIN, *words: str) -> None:
         self.folder, self.slurm, self.samples, self.program = folder, slurm, samples, program

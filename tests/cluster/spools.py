@@ -28,7 +28,7 @@ def put(scales: Path, **values: object) -> ElasticJob:
 
 
 class InMemoryScheduler:
-    """A scheduler whose nodes are a number, whose queue is a list, and whose supervisors do nothing."""
+    """Schedules in memory: its nodes are a number, its queue is a list, and its supervisors do nothing."""
 
     def __init__(self, *, idle: int = 0, jobs: Sequence[QueuedJob] = ()) -> None:
         self.idle, self.jobs = idle, list(jobs)
@@ -71,7 +71,7 @@ def waiting(nodes: int) -> QueuedJob:
 
 
 class Held:
-    """A job that somebody trains on one host, has trained ten steps, and will train for one epoch, of which nobody knows the length."""
+    """Holds a job that trains on one host, has trained ten steps, and will train for one epoch of unknown length."""
 
     def __init__(self, scales: Path, *, name: str = "", hosts: int = 1) -> None:
         self.job = put(scales, name=name)

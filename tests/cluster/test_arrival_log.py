@@ -13,7 +13,7 @@ HOUR_S = 3600.0
 
 
 class Clock:
-    """A monotonic clock that a test sets."""
+    """Gives the monotonic time that a test sets."""
 
     now = 0.0
 

@@ -38,7 +38,7 @@ SHRINKS = [(victim, phase) for victim, phase in GROWS if phase != "waiting"]
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A job that is asked to change the number of its hosts."""
+    """Holds a job that is asked to change the number of its hosts."""
 
     job: Job
     controlled: Controlled

@@ -31,7 +31,7 @@ def train(scales: Path) -> Iterator[Train]:
 
 
 class Clock:
-    """A monotonic clock that a test sets."""
+    """Gives the monotonic time that a test sets."""
 
     now = 0.0
 

@@ -73,7 +73,7 @@ def test_delays_double_up_to_a_limit_and_a_clock_that_steps_back_ends_them() -> 
 
 
 class Forecasting(InMemoryScheduler):
-    """It predicts that it grants at most so many further hosts."""
+    """Predicts that it grants at most so many further hosts."""
 
     most, asked = 0, 0
 

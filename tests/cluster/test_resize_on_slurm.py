@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.environment, pytest.mark.timeout(300
 
 
 class Trained:
-    """`oppa train` on one host of Slurm."""
+    """Runs `oppa train` on one host of Slurm."""
 
     def __init__(self, job: Job) -> None:
         self.run = job.folder / "run"

@@ -60,7 +60,7 @@ for step in range(int(sys.argv[1])):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A runner, a trial that runs, one that is out of memory, and one that runs for long."""
+    """Holds a runner, a trial that runs, one that is out of memory, and one that runs for long."""
 
     name: str
     run: Callable[..., TrialResult]

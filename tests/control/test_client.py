@@ -150,7 +150,7 @@ GARBAGE = {
 
 @dataclasses.dataclass(frozen=True)
 class Fared:
-    """How a job has fared whose service sends garbage."""
+    """Records what became of a job whose service sends garbage."""
 
     decided: bool
     seconds: float

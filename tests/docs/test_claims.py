@@ -36,7 +36,7 @@ PAGES = ("table.md", "README.md")
 
 
 class Figure(NamedTuple):
-    """A numeral as it is written."""
+    """Holds a numeral as it is written."""
 
     value: Decimal
     percent: bool
@@ -53,7 +53,7 @@ class Figure(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A block of text, and the pages that it quotes."""
+    """Holds a block of text, and the pages that it quotes."""
 
     document: Path
     text: str

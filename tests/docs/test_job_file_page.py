@@ -37,7 +37,7 @@ TYPES = {"boolean": "truth value", "integer": "whole number", "array": "list", "
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A key as the page describes it; its default is a text, or a value of TOML in backticks."""
+    """Holds a key as the page describes it; its default is a text, or a value of TOML in backticks."""
 
     type: str
     default: str

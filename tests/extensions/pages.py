@@ -14,7 +14,7 @@ BLOCK = re.compile(r"^```(\w+)\n(?:# (\S+)\n)?(.*?)^```$", re.MULTILINE | re.DOT
 
 
 class Page:
-    """One page, whose files are written to a folder."""
+    """Writes the files of one page to a folder, and runs its commands."""
 
     def __init__(self, name: str, folder: Path) -> None:
         blocks = BLOCK.findall((HOW_TO / f"{name}.md").read_text())

@@ -40,7 +40,7 @@ def _parent(process):
 
 
 class Tuner:
-    """A tuner under test. `study` tags all its processes; every process ever seen below it is remembered in `family`."""
+    """Holds a tuner under test. `study` tags all its processes, and `family` has every process ever seen below it."""
 
     def __init__(self, study, folder, command):
         self.study = study

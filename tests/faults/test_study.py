@@ -32,7 +32,7 @@ pytestmark = [
 
 
 class TuneProcess:
-    """One `oppa tune` on the study in `folder`."""
+    """Runs one `oppa tune` on the study in `folder`."""
 
     def __init__(self, folder):
         (folder / "job.toml").write_text(JOB)

@@ -31,7 +31,7 @@ TAMPER = "tamper"
 
 
 class Relay:
-    """Pass lines on in one way, for one host."""
+    """Passes lines on in one way, for one host."""
 
     def __init__(self, kind: str, host: int, marks: Path) -> None:
         self.kind, self.host, self._marks = kind, host, marks

@@ -26,7 +26,7 @@ LIMITS = Limits(trial_time_s=60, grace_s=1, device_lock=False)
 
 
 class Relayed(TwoHosts):
-    """Two hosts whose agents are heard through relays."""
+    """Holds two hosts whose agents are connected through relays."""
 
     def __init__(self, kind: str, marks: Path) -> None:
         self.kind, self.marks = kind, marks

@@ -99,7 +99,7 @@ class RayCluster:
 
 
 class RayTuner(Tuner):
-    """`oppa tune` on this cluster."""
+    """Runs `oppa tune` on this cluster."""
 
     def __init__(self, cluster: RayCluster, folder: Path) -> None:
         super().__init__(folder)

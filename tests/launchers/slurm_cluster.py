@@ -56,7 +56,7 @@ PartitionName=high Nodes=ALL PriorityTier=2 MaxTime=10
 
 
 class Allocation(NamedTuple):
-    """A job that only holds its nodes, and the environment of a program that is started inside of it."""
+    """Names a job that only holds its nodes, and the environment of a program that starts inside of it."""
 
     job: str
     environment: dict[str, str]

@@ -16,7 +16,7 @@ MEETING = Path(__file__).parent / "runners" / "meeting"
 
 
 class Tuner:
-    """`oppa tune` in a folder of its own."""
+    """Runs `oppa tune` in a folder of its own."""
 
     devices_per_host = 1
 
@@ -61,7 +61,7 @@ class Tuner:
 
 
 class StudyLaws:
-    """State what holds for a study on two hosts of every launcher."""
+    """States what holds for a study on two hosts of every launcher."""
 
     def test_a_study_of_two_hosts_finishes(self, tuner):
         said = tuner.finished(tuner.start("--json"))

@@ -32,7 +32,7 @@ def end(request):
 
 
 class TestOnRay(StudyLaws):
-    """The laws, on Ray."""
+    """Checks the laws of a study on Ray."""
 
 
 def test_nodes_of_another_size_are_refused_at_once(tuner):

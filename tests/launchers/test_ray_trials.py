@@ -40,7 +40,7 @@ def act(trials, tmp_path):
 
 
 class TestOnRay(TrialLaws):
-    """The laws, on Ray."""
+    """Checks the laws of trials on Ray."""
 
 
 def test_each_host_is_another_node(trials):

@@ -32,7 +32,7 @@ LIMITS = ["--trials", "2", *(word for each in SETTINGS for word in ("--set", eac
 
 
 class Typed:
-    """A terminal in a folder with the program."""
+    """Acts as a terminal in a folder with the program."""
 
     def __init__(self, slurm: SlurmCluster, folder: Path) -> None:
         self.slurm, self.folder = slurm, folder

@@ -18,7 +18,7 @@ TWO_NODES = ("--nodes=2", "--ntasks-per-node=2")
 
 
 class SlurmTuner(Tuner):
-    """`oppa tune` on this Slurm."""
+    """Runs `oppa tune` on this Slurm."""
 
     devices_per_host = 2
 
@@ -66,7 +66,7 @@ def end(request, tuner):
 
 
 class TestOnSlurm(StudyLaws):
-    """The laws, on Slurm."""
+    """Checks the laws of a study on Slurm."""
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def act(trials, tmp_path):
 
 
 class TestOnSlurm(TrialLaws):
-    """The laws, on Slurm."""
+    """Checks the laws of trials on Slurm."""
 
 
 def test_a_cancelled_step_fails_the_trial_with_what_slurm_says(act, trials):

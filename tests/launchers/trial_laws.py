@@ -82,7 +82,7 @@ class Trials:
 
 
 class TrialLaws:
-    """State what holds for trials on two hosts of every launcher."""
+    """States what holds for trials on two hosts of every launcher."""
 
     @pytest.mark.parametrize("per_host", [1, 2])
     def test_ranks_fill_the_hosts_in_their_order(self, act, trials, tmp_path, per_host):

@@ -90,7 +90,7 @@ def gradient_norms(printed: str) -> dict[int, float]:
 
 
 class MegatronRun(OwnRun):
-    """A job of Megatron-LM that breaks its contract once, in a folder of its own; one rank needs no torchrun."""
+    """Runs a job of Megatron-LM that breaks its contract once, in a folder of its own; one rank needs no torchrun."""
 
     def __init__(self, folder: Path, fault: str, *, samples: int, ranks: int = 1, train: tuple[str, ...] = ()) -> None:
         super().__init__(folder, samples=samples, ranks=ranks, timeout_s=60, train=train)

@@ -48,7 +48,7 @@ advise = false
 
 
 class OwnRun:
-    """A job of the plain trainer in a folder of its own.
+    """Runs a job of the plain trainer in a folder of its own.
 
     Args:
         words: Further words of the launch line.

@@ -23,7 +23,7 @@ from tests.own_trainer.own_runs import OwnRun
 
 
 class Followed:
-    """An attempt of rank 0 of a program, and oppa's view of its folder."""
+    """Holds an attempt of rank 0 of a program, and oppa's reader of its folder."""
 
     def __init__(self, folder: Path) -> None:
         own = OwnRun(folder, train=["keep=3"])

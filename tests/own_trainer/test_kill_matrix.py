@@ -133,7 +133,7 @@ class Transformers:
 
 
 class Training:
-    """A run under `oppa train`, whose policy is that of a service in a process of its own."""
+    """Holds a run under `oppa train`, whose policy is that of a service in a process of its own."""
 
     def __init__(self, folder, trainer, moment):
         self.folder, self.trainer = folder, trainer(folder, moment)

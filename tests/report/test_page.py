@@ -24,7 +24,7 @@ EMPTY = {"meta", "link", "img", "br", "input", "hr", "base", "source", "embed"}
 
 
 class Page(HTMLParser):
-    """The page as a browser parses it: elements with their attributes, the words between them, the rows of the table of trials."""
+    """Parses the page as a browser does: elements with their attributes, the words between them, the rows of the table of trials."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

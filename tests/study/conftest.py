@@ -8,7 +8,7 @@ PROBLEM = {"name": "a problem"}
 
 
 class Clock:
-    """Time that passes when a test sets it."""
+    """Gives the time that a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -42,7 +42,7 @@ class Broken(Recorded):
 
 
 class Hanging(Recorded):
-    """Never comes back from the end of a run."""
+    """Hangs at the end of a run."""
 
     def finish(self, run: Any, status: str) -> None:
         print("this library prints", flush=True)

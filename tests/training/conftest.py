@@ -31,7 +31,7 @@ def alone(pool: RankPool) -> Alone:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """Result and files that a trial left."""
+    """Holds the result and the files that a trial left."""
 
     codes: list[int]
     measurements: list[Measurement]

@@ -23,7 +23,7 @@ class OwnModel(nn.Module):
 
 
 class OwnLoop:
-    """Each token counts the same in the gradient of a step."""
+    """Trains so that each token counts the same in the gradient of a step."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)

@@ -20,7 +20,7 @@ _PLAIN_MEAN = Smoothing(warming=1 - 1e-9, steady=1 - 1e-9, calibration=1.0)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseScaleSelfTest:
-    """The true noise scale of the gradients and the estimate, in tokens."""
+    """Holds the true noise scale of the gradients and the estimate, in tokens."""
 
     planted_tokens: float
     found: NoiseScale
@@ -32,7 +32,7 @@ class NoiseScaleSelfTest:
 
 
 class _Planted(nn.Module):
-    """A model whose gradient is the mean of its inputs: each token's input is the true gradient plus noise."""
+    """Makes gradients that are the mean of the inputs: each token's input is the true gradient plus noise."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -76,7 +76,7 @@ def fresh(request: dict, rank: int) -> int:
 
 
 class StandingRanks:
-    """Standing ranks, as many as `world`."""
+    """Serves requests on standing ranks, as many as `world`."""
 
     def __init__(self, world: int, folder: Path) -> None:
         pipes = [(os.pipe(), os.pipe()) for _ in range(world)]

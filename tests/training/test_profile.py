@@ -73,7 +73,7 @@ def test_recording_changes_no_bit(alone: tuple[PipelineProfile, list[float], lis
 
 
 class UntilReordered(Heard):
-    """It asks to stop some steps after the order was changed."""
+    """Asks to stop some steps after the order was changed."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from oppa.training.model.tensor_parallel import WHOLE, ColumnLinear
 
 
 class Layer(nn.Module):
-    """A layer of the built-in model, which computes its own rotations."""
+    """Computes a layer of the built-in model, with rotations of its own."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Layer(nn.Module):
 
 
 class Plain:
-    """The built-in model, in parts."""
+    """Computes the built-in model, in parts."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -46,7 +46,7 @@ class Plain:
 
 
 class ThriceLayer(Layer):
-    """A layer with three feed-forward networks after two norms."""
+    """Computes a layer with three feed-forward networks after two norms."""
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
@@ -73,14 +73,14 @@ class Raising(Plain):
 
 
 class Reading(Plain):
-    """A loss that depends on values, which fake tensors do not have."""
+    """Computes a loss that depends on values, which fake tensors do not have."""
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         return super().loss(output, targets) if output.sum().item() > 0 else output.mean()
 
 
 class Greedy(Plain):
-    """An entry point that allocates real memory, more than a trace may have."""
+    """Allocates real memory, more than a trace may have."""
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
@@ -88,7 +88,7 @@ class Greedy(Plain):
 
 
 class Endless(Plain):
-    """An entry point that never returns."""
+    """Waits forever, so that the entry point never returns."""
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
@@ -96,7 +96,7 @@ class Endless(Plain):
 
 
 class Exiting(Plain):
-    """An entry point that ends its process."""
+    """Ends its process."""
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)

@@ -10,7 +10,7 @@ from oppa.trials.trial import run_trial
 
 
 class Exhausted:
-    """A launcher on a host that has no process to give."""
+    """Launches on a host that has no process to give."""
 
     hosts = ()
 

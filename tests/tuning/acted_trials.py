@@ -20,7 +20,7 @@ def landscape(configuration: Configuration) -> tuple[float, int]:
 
 
 class Actors:
-    """A launcher whose trials report steps as long as a law says, without taking that long."""
+    """Launches trials that report steps as long as a law states, without taking that long."""
 
     def __init__(self, law: Callable[[Configuration], tuple[float, int]]) -> None:
         self.law = law
@@ -36,7 +36,7 @@ class Actors:
 
 
 class Actor:
-    """One trial, which takes a few steps at each poll, until it is done, is asked to stop, or is out of memory."""
+    """Acts one trial, a few steps at each poll, until it is done, is asked to stop, or is out of memory."""
 
     def __init__(self, folder, spec, step_time_s: float, memory_bytes: int) -> None:
         self.folder, self.spec, self.step_time_s, self.memory_bytes = folder, spec, step_time_s, memory_bytes

@@ -68,7 +68,7 @@ def failed(candidate: int, outcome: str = "failed", **known) -> Observation:
 
 
 class Landscape:
-    """A made-up truth: throughput falls with tp and rises with the micro-batch, whose size memory limits."""
+    """Holds a made-up truth: throughput falls with tp and rises with the micro-batch, whose size memory limits."""
 
     def __init__(self, candidates) -> None:
         self.candidates = candidates
@@ -88,7 +88,7 @@ def landscape(candidates) -> Landscape:
 
 
 class Planted:
-    """The truth is the cost model, with coefficients drawn from what is believed of them."""
+    """Takes the cost model as the truth, with coefficients drawn from their priors."""
 
     def __init__(self, problem, candidates, *, seed: int) -> None:
         designer, g = Oppa(problem, candidates, seed=0), torch.Generator().manual_seed(seed)

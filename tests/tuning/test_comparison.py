@@ -15,7 +15,7 @@ REPEATS = 3
 
 
 class Record:
-    """A study's trials, written down by hand: candidates by their index, throughput in steps per second."""
+    """Holds a study's trials, written by hand: candidates by their index, throughput in steps per second."""
 
     def __init__(self, candidates) -> None:
         self.candidates = candidates

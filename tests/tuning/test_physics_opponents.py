@@ -58,7 +58,7 @@ def test_what_the_cost_model_says_nothing_about_is_refused(name, problem, candid
 
 @pytest.mark.parametrize("name", FORESTS)
 class TestForests:
-    """Every forest, by one suite."""
+    """Checks every forest by one suite."""
 
     @pytest.mark.slow
     def test_before_any_observation_the_cost_model_ranks(self, name, make) -> None:

@@ -322,7 +322,7 @@ def test_the_winner_may_be_the_trial_that_another_tuner_still_runs(session, stud
 
 
 class RunningTrials:
-    """A designer that notes which trials run when it is asked."""
+    """Records, as a designer, which trials run when it is asked."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[set[int], set[int]]] = []
@@ -342,7 +342,7 @@ class RunningTrials:
 
 
 class Odd(RunningTrials):
-    """A designer of the user's own, whose answers are the arguments."""
+    """Designs as a user's own designer whose answers are the arguments."""
 
     def __init__(self, candidate=0, prediction=None) -> None:
         self.candidate, self.prediction = candidate, prediction

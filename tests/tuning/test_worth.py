@@ -18,7 +18,7 @@ TRIALS = [dataclasses.replace(measured(0, math.log(2.0), 1e6), seconds=70.0, ste
 
 
 class Expecting:
-    """A designer that expects a gain, and a throughput twice as large."""
+    """Designs with an expected gain, and a throughput twice as large."""
 
     def __init__(self, gain: float | None) -> None:
         self.gain = gain
@@ -37,7 +37,7 @@ class Expecting:
 
 
 class Silent(Expecting):
-    """A designer that predicts nothing."""
+    """Designs without predictions."""
 
     def predict(self, candidate):
         return None

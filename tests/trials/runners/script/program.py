@@ -34,7 +34,7 @@ import oppa_client
 
 
 class Script:
-    """One rank's run through the script."""
+    """Holds one rank's run through the script."""
 
     def __init__(self, folder, rank):
         self.trial = oppa_client.Trial(folder)
