@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from oppa.tuning.verify.result import VerifyResult
 
 __version__ = "0.1.0"
-_NAMES = {
+_DEFINED = {
     "api": "load_job load_line plan plan_verification predict profile profile_scales train tune verify",
     "control.training_session.callback": "RunCallback TrainCallback",
     "control.training_session.result": "TrainResult",
@@ -54,8 +54,7 @@ _NAMES = {
     "tuning.verify.plan": "VerifyPlan",
     "tuning.verify.result": "VerifyResult",
 }
-"""The names that each module defines."""
-_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+"""The names that each module defines for this interface."""
 __all__ = [
     "BenchmarkTask",
     "Configuration",
@@ -96,10 +95,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a name of the interface when it is first used; the program decides where its warnings go."""
-    if name not in _MODULES:
+    module = next((module for module, names in _DEFINED.items() if name in names.split()), None)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     _silence_by_default()
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
 
 
 def _silence_by_default() -> None:
