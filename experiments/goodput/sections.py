@@ -91,8 +91,8 @@ def table_section(table: Table) -> Section:
         rows.append([strategy.id, *cells])
     change = largest_change(table)
     text = (
-        "Samples per second, at the fastest micro-batch; * is the best layout of its batch. Whoever stays in the layout that is best at "
-        f"one end of the table loses up to {change:.0%} of throughput at the other."
+        "Samples per second, at the fastest micro-batch; * is the best layout of its batch. A run that stays in the layout that is "
+        f"best at one end of the table loses up to {change:.0%} of throughput at the other."
     )
     return Section(
         title="Throughput by batch and layout", text=text, columns=("layout", *(f">{batch}" for batch in table.batches)), rows=rows

@@ -106,9 +106,9 @@ def sections(folder: Path) -> list[Section]:
 def _policies(results: PolicyResults) -> Section:
     static = results.policies.get(STATIC)
     text = (
-        f"Seconds of steps and changes until {TARGET:.0%} of held-out digits are told; medians over seeds. All see as many samples. "
-        f"Sooner: than `{static}`, the best static batch, seed by seed. bsz.: mean samples of a step; all: seconds of the whole run; "
-        "loss and accuracy: of held-out samples in the end."
+        f"Seconds of steps and changes until {TARGET:.0%} of held-out digits are classified correctly; medians over seeds. All see as many "
+        f"samples. Sooner: than `{static}`, the best static batch, seed by seed. bsz.: mean samples of a step; all: seconds of the whole "
+        "run; loss and accuracy: of held-out samples in the end."
     )
     rows = [[name, *_figures(results, name, static)] for name in results.by_variant]
     return Section(title="Policies", text=text, columns=("policy", *COLUMNS), rows=rows)
@@ -116,9 +116,9 @@ def _policies(results: PolicyResults) -> Section:
 
 def _variations(rows: Sequence[Sequence[object]]) -> Section:
     text = (
-        f"The same with some of the job changed, until {VARIED_TARGET:.0%} are told, all from a batch of {LEARNED_FIRST}; sooner: "
-        "than that batch shared out evenly. `rl` was learned on the simulated job, but for the policy that is carried over; it runs only "
-        "where exploring runs speak for it."
+        f"The same with some of the job changed, until {VARIED_TARGET:.0%} are classified correctly, all from a batch of {LEARNED_FIRST}; "
+        "sooner: than that batch shared out evenly. `rl` was learned on the simulated job, but for the policy that is carried over; it "
+        "runs only where exploring runs speak for it."
     )
     return Section(title="Optimizers, workers, and a policy carried over", text=text, columns=("job", "policy", *COLUMNS), rows=rows)
 

@@ -82,8 +82,8 @@ def break_even_section(runs: Sequence[SearchRun]) -> Section:
         rows.append((name, f"{trials:g}", *cells))
     text = (
         "Twenty minutes of tuning, then training with what was found until four hours have passed since the start. Training steps are "
-        "counted against four hours with the best configuration from the first second on; means over tasks and seeds. A search that tried "
-        "everything it wanted to ends sooner. It pays after so many minutes, in the median: by then it has overtaken a job "
+        "counted against four hours with the best configuration from the first second on; means over tasks and seeds. A search with "
+        "nothing left to try ends sooner. It pays after so many minutes, in the median: by then it has overtaken a job "
         "that trains from the first second on, untuned."
     )
     columns = ("designer", ">trials in 20 min", ">best found", ">training steps", ">pays after", ">found nothing")
@@ -107,8 +107,8 @@ def user_section(runs: Sequence[SearchRun]) -> Section | None:
         f"Net gain: hours that a training run of {RUN_S / 3600:g} hours, if untuned, saves with the last incumbent, minus the hours of "
         "the search. Its median and 10th percentile are over tasks and seeds; the worst task has the lowest median. An untuned job has "
         "the user's baseline, or else the framework's default; where that does not run, the first configuration of `random` that does. "
-        "Designers that tell what they expect of a trial end a search once the next one does not pay for that run, as `oppa tune` does if "
-        "`run_length` is stated. Peers tell nothing; the rows with all trials compare with them. Out of memory: median number of such "
+        "Designers that predict the gain of a trial end a search once the next one does not pay for that run, as `oppa tune` does if "
+        "`run_length` is stated. Peers predict none; the rows with all trials compare with them. Out of memory: median number of such "
         "trials in a search, failures included where a table does not tell them apart. First pick fits: share of searches in which the "
         "first trial that the designer chose ran. A baseline before it does not count."
     )
