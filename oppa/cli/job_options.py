@@ -70,10 +70,9 @@ def settings_of(changes: Sequence[str] | None, model: str, named: Mapping[str, o
         model: Value of `--model`: dimensions and files, separated by commas.
         named: Values of other such options, by key; None and "" if they are not given.
     """
-    given = {
-        key: str(value).lower() if isinstance(value, bool) else value for key, value in (named or {}).items() if value not in (None, "")
-    }
-    return [*map(_model_setting, filter(None, model.split(","))), *(f"{key}={value}" for key, value in given.items()), *(changes or ())]
+    stated = ((key, value) for key, value in (named or {}).items() if value not in (None, ""))
+    short = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in stated]
+    return [*map(_model_setting, filter(None, model.split(","))), *short, *(changes or ())]
 
 
 def _model_setting(word: str) -> str:
