@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 JOB = "Job file; `oppa init` writes one. Without it, oppa reads the job from the launch line."
 COMMAND = "Your own launch line, such as `torchrun train.py --micro-batch {micro_batch}`."
 SET = "Change a key of the job file, such as `limits.trials=20`. Repeat it for more."
-MODEL = "Dimensions of the model, such as `layers=32,hidden=4096`, or a `config.json`; sets keys of `\\[model]`."
+MODEL = "Dimensions of the model, such as `layers=32,hidden=4096`, or a `config.json`; sets keys of `\\[model]`. Repeat it for more."
 Job = Annotated[Path | None, typer.Argument(metavar="JOB", help=JOB, show_default=False)]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET, show_default=False)]
-ModelWords = Annotated[str, typer.Option("--model", metavar="DIMENSIONS|FILE", help=MODEL, show_default=False)]
+ModelWords = Annotated[list[str] | None, typer.Option("--model", metavar="DIMENSIONS|FILE", help=MODEL, show_default=False)]
 Command = Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help=COMMAND, show_default=False)]
 _SETTING = re.compile(r"[a-z_]+(\.[\w-]+)+=")
 _VERBOSE = re.compile(r"-v+|--verbose")
@@ -62,17 +62,17 @@ def verbose_first(words: Sequence[str]) -> list[str]:
     return [*verbose, *(word for word in own if word not in verbose), *rest]
 
 
-def settings_of(changes: Sequence[str] | None, model: str, named: Mapping[str, object] | None = None) -> list[str]:
+def settings_of(changes: Sequence[str] | None, model: Sequence[str] | None, named: Mapping[str, object] | None = None) -> list[str]:
     """Return the words of `--set`, after those that `--model` and other options are short for.
 
     Args:
         changes: Words of `--set`.
-        model: Value of `--model`: dimensions and files, separated by commas.
-        named: Values of other such options, by key; None and "" if they are not given.
+        model: Values of `--model`: dimensions and files, separated by commas.
+        named: Values of other such options, by key; None or "" where one is not given.
     """
     stated = ((key, value) for key, value in (named or {}).items() if value not in (None, ""))
     short = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in stated]
-    return [*map(_model_setting, filter(None, model.split(","))), *short, *(changes or ())]
+    return [*(_model_setting(word) for value in model or () for word in value.split(",")), *short, *(changes or ())]
 
 
 def _model_setting(word: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from oppa import catalog
+from oppa.cli.job_options import settings_of
 from tests.tuning.launch_line.examples import FSDP, LLAMA, MEGATRON, RUN_TRAIN
 
 PROGRAM = """
@@ -164,3 +165,10 @@ def test_the_trainer_of_transformers_is_tuned_without_a_job_file(program) -> Non
     assert best == 8
     changes = {each["about"]: each["new"] for each in found["launch_line"]["changes"]}
     assert changes == {"--per_device_train_batch_size": str(best), "--gradient_accumulation_steps": str(8 // best)}
+
+
+def test_options_that_are_short_for_settings_come_before_these_and_may_be_repeated() -> None:
+    named = {"launcher.name": "slurm", "train.advise": False, "train.samples": None}
+    settings = settings_of(["model.heads=8"], ["layers=2,hidden=64", "heads=4"], named)
+    assert settings == ["model.layers=2", "model.hidden=64", "model.heads=4", "launcher.name=slurm", "train.advise=false", "model.heads=8"]
+    assert settings_of(None, None) == [] and settings_of((), ["a/config.json"]) == [f"model.config={Path('a/config.json').absolute()}"]

@@ -22,8 +22,8 @@ from tests.command_line import commands_below
 JOB = catalog.root() / "runners" / "simulated" / "jobs" / "bert.toml"
 MOST = 8
 """Options of a command, without its help and SHORT."""
-SHORT = {"--model", "--advise", "--launcher", "--max-gpu-hours"}
-"""Options that are short for a key of the job file that users change from run to run."""
+SHORT = {"--model", "--advise", "--launcher"}
+"""Options that are short for a key of the job file, which `--set` reaches, too."""
 
 
 def commands(command=None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list]]:

@@ -26,7 +26,7 @@ def explain(
     study: Annotated[Path | None, typer.Option(metavar="FOLDER", help=STUDY)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     changes: Changes = None,
-    model: ModelWords = "",
+    model: ModelWords = None,
 ) -> None:
     """Explain a configuration: the constraint that forbids it, how its trial failed, or how far it is from the best.
 

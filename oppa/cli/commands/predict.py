@@ -26,7 +26,7 @@ def predict(
     limit: Annotated[int, typer.Option(min=1, help="Number of configurations to list.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print every configuration as JSON, one a line, best first.")] = False,
     changes: Changes = None,
-    model: ModelWords = "",
+    model: ModelWords = None,
     rows: Annotated[Path | None, typer.Option(metavar="CSV", help=ROWS)] = None,
     out: Annotated[Path | None, typer.Option(metavar="CSV", help=OUT)] = None,
 ) -> None:

@@ -25,7 +25,7 @@ def profile(
     trials: Annotated[int | None, typer.Option(min=1, help=TRIALS)] = None,
     seed: Annotated[int, typer.Option(help="Seed of random choices.")] = 0,
     changes: Changes = None,
-    model: ModelWords = "",
+    model: ModelWords = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
 ) -> None:
     """Measure throughput and memory of the parallel strategies that could be the fastest, at every global batch size.

@@ -33,7 +33,7 @@ def scale_table(
     measure: Annotated[str, typer.Option(metavar="SIZES", help=MEASURE, show_default=False)] = "",
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
     changes: Changes = None,
-    model: ModelWords = "",
+    model: ModelWords = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the entries as JSON on stdout.")] = False,
 ) -> None:
     """Find the fastest configuration on each number of devices, and write a table of those that are worth a change.

@@ -12,7 +12,7 @@ def space(
     command: Command = None,
     *,
     changes: Changes = None,
-    model: ModelWords = "",
+    model: ModelWords = None,
     limit: Annotated[int, typer.Option(min=0, help="Number of configurations to list.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print every configuration as JSON, one a line.")] = False,
 ) -> None:

@@ -37,7 +37,7 @@ def train(
     eval_run: Annotated[list[Path] | None, typer.Option(metavar="RUN", help=EVAL_RUN, show_default=False)] = None,
     control: Annotated[str, typer.Option(metavar="JOB@ADDRESS", help=CONTROL, show_default=False)] = "",
     changes: Changes = None,
-    model: ModelWords = "",
+    model: ModelWords = None,
     advise: Annotated[bool | None, typer.Option("--advise/--no-advise", help=ADVISE, show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
 ) -> None:

@@ -34,7 +34,7 @@ def tune(
     designer: Annotated[str, typer.Option(metavar="NAME", help=DESIGNER)] = designers.DEFAULT,
     launcher: Annotated[str, typer.Option(metavar="NAME", help=LAUNCHER, show_default=False)] = "",
     changes: Changes = None,
-    model: ModelWords = "",
+    model: ModelWords = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
 ) -> None:

@@ -27,6 +27,7 @@ LAUNCH_S = 30.0
 PATIENCE_S = 10.0
 """Seconds that a job that scales up waits for hosts that are not idle."""
 WAIT_S = 0.1
+"""Seconds between two checks for a request to stop."""
 GRANT_S = 300.0
 """Seconds that it waits for hosts that seem idle; perhaps the scheduler does not give them to this job."""
 UNREADABLE_STEPS = 10
