@@ -32,7 +32,7 @@ VERSIONS_TORCH ?= $(TORCH)
 VERSIONS_EXTRAS ?= train,plots,command
 endif
 
-.PHONY: help setup lock tune loop test check test-all nightly environments slurm ray browser faults bench bench-ci lint docs docs-links pictures wheel wheelhouse versions clean
+.PHONY: help setup lock tune loop test check test-all other-checks nightly environments slurm ray browser faults bench bench-ci lint docs docs-links pictures wheel wheelhouse versions clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16
@@ -69,12 +69,15 @@ test: setup ## Run the tests that take minutes and need no extra software
 	$(PYTEST) -m "not slow and not environment and not nightly"
 
 check: setup ## Run the checks of continuous integration
-	$(MAKE) --jobs 2 --output-sync environments lint docs
-	$(MAKE) test-all
-	$(MAKE) --jobs 2 --output-sync bench-ci wheel
+	$(MAKE) --jobs 2 --output-sync environments
+	$(MAKE) --jobs 2 test-all other-checks
 
 test-all: setup
 	$(PYTEST) -m "not nightly"
+
+# Many tests wait for processes or for Slurm. The other checks take what the tests leave of the CPUs.
+other-checks: setup
+	nice -n 19 $(MAKE) --output-sync lint docs bench-ci wheel
 
 nightly: setup ## Run the tests that `make check` leaves out; TESTS=tests/training runs those of a folder
 	$(PYTEST) -m nightly $(TESTS)

@@ -152,12 +152,14 @@ def main():
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     parent = Parent(control, None)
+    gc.disable()  # collections would take a fifth of the import, and find nothing
     try:
         parent.program = load(sys.argv[2]) if len(sys.argv) > 2 else None
     except BaseException as error:
         parent.tell("failed", launch_id=None, cause=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
         raise
     gc.freeze()  # keeps the memory of imported modules shared with the ranks
+    gc.enable()
     # SIGTERM is ignored, because the parent's death would kill its ranks at once: it ends after them.
     signal.signal(signal.SIGTERM, lambda *_: None)
     parent.serve()

@@ -6,6 +6,7 @@ codes: 70 a mistake in oppa, 130 interrupted and resumable, 141 nobody reads the
 Each command imports its work inside its function, so that `oppa --help` loads typer and nothing else.
 """
 
+import gc
 import io
 import os
 import sys
@@ -83,6 +84,9 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+COLLECTED = 50_000, 20, 50
+"""Thresholds of the garbage collector. Python's own cost a sixth of the time in which torch and BoTorch load, and all jobs of
+`oppa control` wait during a collection."""
 VERBOSE = "Log to stderr; -vv logs more. Both may follow the command."
 
 
@@ -101,6 +105,7 @@ def main() -> None:
     """Run the command line, and convert every OppaError to a message and an exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr has it: no character of an output ends a command
+    gc.set_threshold(*COLLECTED)
     tool_environment.leave(os.environ)
     processes.own_children()
     try:

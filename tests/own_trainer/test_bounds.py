@@ -79,7 +79,7 @@ def test_changes_count_that_a_later_attempt_has_made_void(tmp_path, event, count
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("speeds", [BATCHES, LAYOUTS])
+@pytest.mark.parametrize("speeds", [BATCHES, *nightly(LAYOUTS)])
 def test_a_change_that_a_frozen_phase_overtakes_is_held_back_until_its_end(tmp_path, speeds):
     own = OwnRun(tmp_path, *NOISY, "--lead", str(LEAD), samples=40_000, train=[f"frozen='{FROZEN.start}..{FROZEN.stop}'"])
     until = Until(own, "event", ledger.CHANGED)

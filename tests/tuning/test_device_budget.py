@@ -70,7 +70,7 @@ def test_a_limit_is_never_passed_and_is_nearly_used(spend, hours) -> None:
 
 @pytest.mark.slow
 def test_verification_has_its_share(spend, smaller, job) -> None:
-    _, trials, _, found = spend(20.0, designer="oppa", of=smaller, trials=30)
+    _, trials, _, found = spend(20.0, designer="oppa", of=smaller, trials=12)
     assert found.speed_up is not None and found.missing(job.limits.repeats) is None
     assert sum(trial.purpose == VERIFICATION for trial in trials) == len(found.repeats) * job.limits.repeats
 

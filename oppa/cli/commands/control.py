@@ -15,10 +15,6 @@ POLICY = "Policy that chooses batch size and layout: `goodput`, `critical-batch`
 EVERY = "Number of a job's steps between two decisions."
 TOKEN = "Print the token of the job of this name for `oppa train --control`, and exit; `watch`: that of the live page."
 
-COLLECTED = 50_000, 20, 50
-"""Thresholds of the garbage collector. They are high, because all jobs wait during a collection,
-and the many objects that hold jobs' messages are not garbage."""
-
 
 def control(
     table: Annotated[Path, typer.Option(metavar="FOLDER", help=TABLE)],
@@ -52,7 +48,6 @@ def control(
     raise_limit()
     service = Service(folder, ControllerFactory(profiled, policy_of(policy), every=decision_interval, policy=policy))
     gc.freeze()
-    gc.set_threshold(*COLLECTED)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
