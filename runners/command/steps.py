@@ -39,6 +39,7 @@ SHORTEST_S, LONGEST_S = 1e-9, 1e9
 MOST_GIB = 2.0**32
 """More than oppa takes for the memory of a device."""
 OBJECTIVE = "an objective"
+THOUSANDS = re.compile(r"\s*[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+(?![0-9,])")
 SHOWN = 40
 """Most characters of a text in a message."""
 
@@ -251,9 +252,20 @@ def number_in(text):
 def float_in(text):
     """Return the number that a text states, NaN and infinity included: a loss that diverges was reported. None if there is none."""
     try:
-        return float(text.replace(",", "")) if text else None
+        return float(with_point(text)) if text else None
     except ValueError:
         return None
+
+
+def with_point(text):
+    """Return a printed number without thousands separators and with a decimal point: `1,234.5`, `1.234,5` and `1234,5` are one number.
+
+    A comma separates thousands if three digits follow it and a number from 1 to 999 comes before it, as in `2,976`. Any other one is a
+    decimal comma, as in `0,052`.
+    """
+    if THOUSANDS.match(text):
+        return text.replace(",", "")
+    return text.replace(".", "").replace(",", ".") if text.rfind(",") > text.rfind(".") else text
 
 
 def facts_of(text, match):

@@ -27,6 +27,8 @@ LINES = {
     "hf-trainer": TRAINER,
     "lightning": LIGHTNING,
     "deepspeed": "[INFO] [logging.py:96:log_dist] [Rank 0] step={}, skipped=0, lr=[0.001], mom=[(0.9, 0.999)]",
+    "pytorch-imagenet": "Epoch: [0][{:5}/5005]\tTime  0.500 ( 0.612)\tData  0.100 ( 0.231)\tLoss 2.5000e+00 (2.5e+00)",
+    "ms-per-step": "[0][{}/400] 500.0 ms/step",
     "step-ms": "Step {} | loss 2.5 | 500.0 ms | lr 1e-4",
     "step-s": "iteration {}: loss 2.5, took 0.5 seconds",
     "progress-bar": " 12%|#         | {}/100 [00:06<00:44,  2.00it/s, loss=2.5]",
@@ -212,3 +214,22 @@ def test_a_step_time_out_of_bounds_is_not_called_an_objective():
     with pytest.raises(ValueError, match="a step time has to lie between") as raised:
         timed([(1.0, "step took 1e-30 ms")], r"took (?P<ms>\S+) ms")
     assert "objective" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("1,234.5", 1234.5),
+        ("2,976", 2976.0),
+        ("1,234,567", 1234567.0),
+        ("0,052", 0.052),
+        ("12,3456", 12.3456),
+        ("1234,5", 1234.5),
+        ("1.234,5", 1234.5),
+        ("-1,5e-3", -1.5e-3),
+        ("nan", math.nan),
+        ("1,2,3", None),
+    ],
+)
+def test_a_comma_separates_thousands_or_is_a_decimal_one(text, number):
+    assert steps.float_in(text) == pytest.approx(number, nan_ok=True)

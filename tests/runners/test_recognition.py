@@ -51,6 +51,11 @@ BAR = "{}: {:3}%|##        | {}/{} [00:00<00:01, 1210.50it/s]"
         "[rank1]: Loading weights",
         "[default0]:[rank0]:   Loading weights",
         "(Worker pid=7) [dry-run] Fetching 3 files",
+        "Val",
+        "Test",
+        "Epoch 3 [val]",
+        "Epoch 3/10 Validation 2",
+        "Warm-up",
     ],
 )
 def test_a_bar_that_trains_nothing_is_no_step(description):
@@ -70,7 +75,10 @@ def stated(text):
     return seen.name, next((facts[name] for name in ("s", "ms", "per_s", "tokens_per_s", "done") if name in facts), "")
 
 
-@pytest.mark.parametrize("description", ["", "Epochs", "[rank0]: Train", "loss 2.5", "Steps (loading 1 ms)", "it 3 | mAP 0.5"])
+@pytest.mark.parametrize(
+    "description",
+    ["", "Epochs", "[rank0]: Train", "loss 2.5", "Steps (loading 1 ms)", "it 3 | mAP 0.5", "train 2.5, val 2.6, best", "Latest"],
+)
 def test_any_other_bar_counts_steps(description):
     assert stated(BAR.format(description, 12, 12, 100)) == ("progress-bar", "12")
     assert stated(f"{description}: 12it [00:01, 9.71it/s]") == ("progress-bar", "12"), "without a total"
@@ -121,6 +129,13 @@ def test_an_ambiguous_rate_is_not_read(text):
         ("step 1, time_elapsed 1,234.5 s, ETA 1h 3 min 20 s, took 0.35 sec", ("step-s", "0.35")),
         ("step 1: total loss 2.5, load 10 ms, 85.3 ms", ("step-ms", "85.3")),
         ("step 1: metadata read, 85.3 ms", ("step-ms", "85.3")),
+        ("step 5 | fwd 20.0 ms | bwd 40.0 ms | took 65.0 ms", ("step-ms", "65.0")),
+        ("it 000012 | loss 2.5 | dt: 20.11ms | tok/sec: 2,976", ("step-ms", "20.11")),
+        ("2026-11-29 global_step=295 loss=2.5 step_time=0.0485s", ("step-s", "0.0485")),
+        ("eval_step=295 took 0.0485s", ("", "")),
+        ("[0][395/400] loss 2.5, 13.3 ms/step", ("ms-per-step", "13.3")),
+        ("it/s: 11.7 | 85 ms", ("steps-per-s", "11.7")),
+        ("Epoch: [0][  95/5005]\tTime  0.030 (  0.031)\tData  0.001 (  0.002)\tLoss 6.9e+00 (7.0e+00)", ("pytorch-imagenet", "0.030")),
     ],
 )
 def test_the_time_of_a_step_is_no_total_and_not_the_loaders(text, found):
