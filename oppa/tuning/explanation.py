@@ -113,10 +113,11 @@ def _best_measured(result: WinnerComparison, trials: Sequence[Trial], *, repeate
 
 
 def _predicted(designer: Oppa | WithoutPrior, candidate: int) -> Prediction:
-    """Return the prediction for a candidate; raises InputError if trials failed so often that choices are random."""
+    """Return the prediction for a candidate; raises InputError if too few trials ran, or so many failed that choices are random."""
     prediction = designer.predict(candidate)
     if prediction is None:
-        raise InputError("the last trials failed, and nothing is predicted until one is measured", hint="see `oppa show STUDY`")
+        message = "nothing is predicted yet: without a cost model, two trials have to run first, and one after trials that failed in a row"
+        raise InputError(message, hint="run more trials with `oppa tune`; `oppa show STUDY` lists what was measured")
     return prediction
 
 

@@ -224,7 +224,7 @@ def _runner_up(result: "WinnerComparison") -> "Trial | None":
 
 def _compared(name: str, result: "WinnerComparison", speed_up: "SpeedUp | None") -> str:
     if speed_up is None:
-        return _row(name, "not verified yet; `oppa tune` with this study runs the repeats, once `max_gpu_hours` allows them")
+        return _row(name, "not verified yet; `oppa tune` with this study runs the repeats, within its limits")
     verdict = "[yellow]tied[/]: the 95% interval contains 1" if speed_up.tied else "the 95% interval excludes 1"
     ratio = f"[green]{speed_up.ratio.value:.2f}x[/] [{speed_up.ratio.low:.2f} - {speed_up.ratio.high:.2f}]"
     return _row(name, f"{ratio}, {len(result.repeats_of(result.best))} interleaved repeats each; {verdict}")

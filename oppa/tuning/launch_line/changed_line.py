@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import re
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any, Literal
 
 from oppa.problem.command import argument_of
@@ -97,7 +97,30 @@ def changed_line(job: LineJob, configuration: Configuration) -> ChangedLine:
         present = tuple(word.text for word in words[start:end])
         words[start:end] = [MarkedWord(text=text, mark="removed") for text in present]
         changes.append(LineChange(about=present[0].partition("=")[0], old=" ".join(_values(present)) or "on", new=""))
+    variables = _changed_variables(problem, configuration)
+    changes += [LineChange(about=name, old=old, new=new) for name, (old, new) in variables.items()]
+    head_words = _with_variables(head_words, {name: value for name, (_, value) in variables.items()})
     return ChangedLine(words=(*head_words, *words), changes=(*changes, *_of_files(job, configuration)))
+
+
+def _changed_variables(problem: Problem, configuration: Configuration) -> dict[str, tuple[str, str]]:
+    """Return the environment variables of parameters that have another value than in the baseline, with both values."""
+    before = {} if problem.baseline is None else problem.variables(problem.baseline)
+    now = problem.variables(configuration)
+    return {name: (before.get(name, ""), value) for name, value in now.items() if before.get(name) != value}
+
+
+def _with_variables(head: Sequence[MarkedWord], variables: Mapping[str, str]) -> list[MarkedWord]:
+    """Return the first words of a line with assignments of variables, in place of the line's own ones or in front of the program."""
+    own = {word.text.partition("=")[0]: place for place, word in enumerate(head) if word.text.partition("=")[0] in variables}
+    words = list(head)
+    for name, place in own.items():
+        words[place] = MarkedWord(text=f"{name}={variables[name]}", mark="changed")
+    start = int(bool(words) and words[0].text == "env")
+    while start and words[start].text.startswith("-"):  # options of `env` precede its assignments
+        start += 2 if words[start].text in ("-C", "-u") else 1
+    words[start:start] = [MarkedWord(text=f"{name}={value}", mark="added") for name, value in variables.items() if name not in own]
+    return words
 
 
 def _gone_and_lacking(job: LineJob, differing: Set[str], new: Stated) -> tuple[set[str], set[str]]:

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,13 +28,17 @@ from oppa.tuning.formats.stated import table
 from oppa.tuning.launch_line.compose import heading, job_text
 from oppa.tuning.launch_line.line_command import LineCommand, command_of
 from oppa.tuning.launch_line.meaning import EditedFile, Meaning
-from oppa.tuning.launch_line.templates_of import placeholders
+from oppa.tuning.launch_line.templates_of import PLACEHOLDER, placeholders
 from oppa.tuning.launch_line.understand import understand
 
 FILE = "job.toml"
 _SPLIT = re.compile(r"[A-Za-z_]\w*=[^:{}]+:[^:{}]+")
 """The first word that a shell makes of the placeholder `{NAME=VALUE:CHOICE,...}`."""
 _APPENDED = "--appended"
+_UNSTATED = re.compile(r"\{[A-Za-z_]\w*:[^:{}]*,[^:{}]*\}")
+"""A placeholder with choices and without its present value."""
+_BATCH = re.compile(r"(?i)bs|mbs|(?:[a-z]+[-_.])*batch(?:[-_.]?size)?(?:[-_][a-z]+)*")
+"""Names of a program's own that mean the batch or the micro-batch."""
 _HOLD_BATCH = frozenset(["num_microbatches", "batch_per_rank", "global_batch"])
 """Placeholders from which a program can take as many sequences a step at every micro-batch."""
 _KNOW_BATCH = frozenset(["megatron", "megatron-bridge", "torchtitan"])
@@ -95,6 +100,8 @@ def load_line(
     meaning = _with_model(meaning, given)
     command = command_of(line, meaning, environment)
     _require_stated(command)
+    _require_present_values(line.typed)
+    _require_no_varied_variable(line)
     _require_batch(command, meaning, given)
     device = table(given, "cluster").get("device", "")
     text, assumed = job_text(line, meaning, command, here, device=str(device), settings=settings)
@@ -168,6 +175,11 @@ def _unheld_batch(problem: Problem, meaning: Meaning) -> Iterator[str]:
         why = f"unless the program itself accumulates {problem.global_batch} sequences, a smaller micro-batch is less work and looks faster"
         name = "name `--accumulate '{num_microbatches}'` or the like"
         yield f"`{{micro_batch}}` varies, and nothing in the line holds the batch: {why} ({name})"
+    for knob in sorted(names - {"micro_batch", *_HOLD_BATCH}):
+        if _BATCH.fullmatch(knob) and knob in problem.space.names and len(problem.space[knob].choices) > 1:
+            why = "steps of different batches are compared by steps in a second, so a smaller batch looks faster"
+            hold = "name it `{micro_batch}`, and hold the batch by `{num_microbatches}`"
+            yield f"`{{{knob}}}` may be the batch: {why} ({hold})"
 
 
 def _tags(command: LineCommand) -> Iterator[str]:
@@ -200,6 +212,26 @@ def _explained(error: InputError, meaning: Meaning) -> InputError:
     if isinstance(error, UndeclaredError) or error.message.startswith("`--set "):
         return error
     return type(error)(f"the job of this launch line ({meaning.title}) is not valid: {error.message}", hint=error.hint)
+
+
+def _require_present_values(words: Sequence[str]) -> None:
+    """Raise InputError if a placeholder has choices and no present value, which would reach the program as text."""
+    for found in filter(None, map(_UNSTATED.search, words)):
+        name, _, choices = found[0].strip("{}").partition(":")
+        hint = f"name the present value first: `'{{{name}={choices.partition(',')[0]}:{choices}}}'`"
+        raise InputError(f"the placeholder `{found[0]}` has choices without its present value", hint=hint)
+
+
+def _require_no_varied_variable(line: LaunchLine) -> None:
+    """Raise InputError if a placeholder stands in a variable in front of the program, where none is filled in."""
+    for name, word in line.environment:
+        if word.is_typed and (found := PLACEHOLDER.search(word.text)):
+            values = found[0].strip("{}").partition(":")[2] or "..."
+            setting = f'space.parameters.{name.lower()}={{values=[{values}],env="{name}"}}'
+            hint = f"declare it, with the present value first: `--set {shlex.quote(setting)}`"
+            raise InputError(
+                f"the variable `{name}` has the placeholder `{found[0]}`, but only words of the program are filled in", hint=hint
+            )
 
 
 def _require_choice(problem: Problem, meaning: Meaning, words: Sequence[str]) -> None:

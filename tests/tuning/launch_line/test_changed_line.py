@@ -158,3 +158,18 @@ def test_what_trials_alone_set_in_files_is_no_change(job) -> None:
     assert read_only.problem.command.files and not read_only.meaning.files
     for made in (own, read_only):
         assert not changed_line(made, made.problem.baseline).changes
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("torchrun --nproc-per-node 2 train.py", "BATCH_SIZE=16 torchrun --nproc-per-node 2 train.py"),
+        ("BATCH_SIZE=4 torchrun --nproc-per-node 2 train.py", "BATCH_SIZE=16 torchrun --nproc-per-node 2 train.py"),
+        ("env -u A B=1 torchrun --nproc-per-node 2 train.py", "env -u A BATCH_SIZE=16 B=1 torchrun --nproc-per-node 2 train.py"),
+    ],
+)
+def test_a_variable_stands_in_front_of_the_program(line, expected, job) -> None:
+    made = job(line, settings=['space.parameters.bs={values=[4,8,16],env="BATCH_SIZE"}'])
+    found = changed_line(made, next(each for each in made.problem.candidates() if each["bs"] == 16))
+    assert " ".join(found.line) == expected
+    assert [(each.about, each.new) for each in found.changes] == [("BATCH_SIZE", "16")]

@@ -1,6 +1,7 @@
 """Recognition by evidence, and refusals: rather not understood than wrong."""
 
 import json
+import re
 import shlex
 import tomllib
 from pathlib import Path
@@ -358,3 +359,35 @@ def test_a_strategy_with_arguments_stays_as_the_file_has_it(job) -> None:
     made = job(line, {"run.yaml": text})
     assert "strategy" not in made.problem.space.names
     assert not any("strategy" in word for word in made.problem.command.argv)
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "hint"),
+    [
+        (
+            "python train.py --bs '{bs:4,8}' --epochs '{e=1:1,2}'",
+            "the placeholder `{bs:4,8}` has choices without its present value",
+            "name the present value first: `'{bs=4:4,8}'`",
+        ),
+        (
+            "'BATCH_SIZE={micro_batch=8:4,8,16}' torchrun --nproc-per-node 2 train.py --foo '{x=1:1,2}'",
+            "the variable `BATCH_SIZE` has the placeholder `{micro_batch=8:4,8,16}`",
+            """`--set 'space.parameters.batch_size={values=[4,8,16],env="BATCH_SIZE"}'`""",
+        ),
+        ("pyhton-of-no-path train.py '{x=1:1,2}'", "`pyhton-of-no-path` may start ranks of its own", "is not on PATH, check its spelling"),
+    ],
+)
+def test_what_would_reach_the_program_as_text_is_refused(line, message, hint, job) -> None:
+    with pytest.raises(InputError, match=re.escape(message)) as refused:
+        job(line)
+    assert hint in refused.value.hint
+
+
+def test_braces_of_other_meaning_are_the_programs_own(job) -> None:
+    assert job("python train.py 'model={a:1,b:2}' --epochs '{e=1:1,2}'").problem.command.argv[2] == "model={{a:1,b:2}}"
+
+
+@pytest.mark.parametrize(("option", "knob", "count"), [("--bs", "bs", 1), ("--batch-size", "batch_size", 1), ("--workers", "workers", 0)])
+def test_a_knob_that_may_be_the_batch_has_a_note(option, knob, count, job) -> None:
+    notes = job(f"python train.py {option} '{{{knob}=4:4,8}}'").notes
+    assert sum("may be the batch" in note for note in notes) == count
