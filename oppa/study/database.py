@@ -2,12 +2,16 @@
 
 Every commit is on disk before it returns (WAL, synchronous=FULL). Only its owner can open the file, because anybody who reads it can hold
 SQLite's locks. A network file system breaks WAL's shared memory. There the file is
-opened without WAL, and by one host only. This is the host that created it, until another host finds that no tuner uses it.
+opened without WAL, and by one host only. This is the host that created it, until another host finds that no tuner uses it. A file in
+a folder that cannot be written is read from a copy in memory.
 """
 
 import contextlib
 import json
+import os
+import shutil
 import sqlite3
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,9 +61,10 @@ def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connec
     path = folder / FILE
     if not path.is_file():
         raise StudyError(f"`{folder}` is not a study folder", hint="create one with `oppa tune JOB --study FOLDER`")
-    network = _is_on_network(folder, mounts)
+    writable = os.access(folder, os.W_OK)
+    network = writable and _is_on_network(folder, mounts)
     with disk_errors(folder):
-        connection = sqlite3.connect(path, isolation_level=None, timeout=30.0)
+        connection = sqlite3.connect(path, isolation_level=None, timeout=30.0) if writable else _copy(path)
         connection.row_factory = sqlite3.Row
         connection.text_factory = lambda text: text.decode(errors="replace")  # damaged text costs its row, not the study
         try:
@@ -67,13 +72,27 @@ def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connec
             owner = meta_of(connection)["host"]
             if network and owner != host:
                 _take_over(connection, folder, owner=owner, host=host)
-            connection.executescript(_pragmas(folder, mounts))
+            if writable:
+                connection.executescript(_pragmas(folder, mounts))
             if version_of(connection) != SCHEMA_VERSION:
                 with transaction(connection):
                     migrate(connection, folder)
+            connection.execute(f"PRAGMA query_only={not writable}")
         except BaseException:
             connection.close()
             raise
+    return connection
+
+
+def _copy(path: Path) -> sqlite3.Connection:
+    """Return a copy in memory of a file, with the commits that only its log has."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in (FILE, f"{FILE}-wal"):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(path.with_name(name), Path(folder, name))
+        with contextlib.closing(sqlite3.connect(Path(folder, FILE))) as source:
+            source.backup(connection)
     return connection
 
 
@@ -126,7 +145,7 @@ def _hint(error: Exception, folder: Path) -> str:
         return "free some disk space and run the same command again: all recorded trials are safe"
     if "malformed" in text or "not a database" in text:
         return f"start a new study; the files of the trials are still in `{folder / 'trials'}`"
-    if "readonly" in text or "unable to open" in text or isinstance(error, PermissionError):
+    if "readonly" in text or "Read-only" in text or "unable to open" in text or isinstance(error, PermissionError):
         return "choose a writable folder"
     if isinstance(error, FileExistsError | NotADirectoryError):
         return "name a folder: a file has this name, or that of a folder above"

@@ -37,16 +37,26 @@ def problem_of(meta: Mapping[str, Any], folder: Path) -> Problem:
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any], *, ignored: Collection[str] = NOT_DECISIVE) -> str:
-    """Return the first difference of two stored problems, in words; empty if there is none, or if it is long."""
+    """Return the first difference of two stored problems, in words; empty if there is none. A long one is named without its values."""
+    there, here = (json.loads(json.dumps(dict(each))) for each in (there, here))  # a stored tuple is a list
     names = dict.fromkeys((*there, *here))
     name = next((name for name in names if name not in ignored and there.get(name) != here.get(name)), "")
-    then, now = there.get(name), here.get(name)
+    if not name:
+        return ""
+    then, now = _by_name(there.get(name)), _by_name(here.get(name))
     if isinstance(then, Mapping) and isinstance(now, Mapping):
         inner = difference(then, now, ignored=())
         return inner and f"`{name}.{inner.removeprefix('`')}"
     shown = ["not stated" if value is None else json.dumps(value) for value in (then, now)]
     found = f"`{name}` is {shown[0]} there, and {shown[1]} here"
-    return found if name and len(found) <= LONGEST_DIFFERENCE else ""
+    return found if len(found) <= LONGEST_DIFFERENCE else f"`{name}` differs"
+
+
+def _by_name(value: Any) -> Any:
+    """Return a list of tables that have names, such as parameters, as a table by name; return any other value unchanged."""
+    if isinstance(value, list) and value and all(isinstance(each, Mapping) and "name" in each for each in value):
+        return {each["name"]: each for each in value}
+    return value
 
 
 def limits_meta(limits: Limits) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import subprocess
 
 import pytest
 
@@ -83,3 +84,22 @@ def test_parquet_has_the_same_rows(oppa, measured) -> None:
 
 def test_a_file_that_cannot_be_written_is_named(oppa, measured) -> None:
     assert "`no/trials.csv` cannot be written" in oppa("show", measured, "--csv", "no/trials.csv", code=2).stderr
+
+
+READ_ONLY = 'mount --bind . . && mount -o remount,ro,bind . && cd "$PWD" && ! touch written 2>/dev/null && exec "$@"'
+
+
+@pytest.mark.slow
+def test_a_study_that_cannot_be_written_is_shown_and_not_continued(oppa, measured) -> None:
+    alone = ["unshare", "--map-root-user", "--mount"]
+    if subprocess.run([*alone, "true"], capture_output=True).returncode:
+        pytest.skip("this machine has no mount namespaces for its users")
+
+    def read_only(*words: str) -> subprocess.CompletedProcess[str]:
+        argv = [*alone, "sh", "-c", READ_ONLY, "sh", *oppa.argv(*words)]
+        return subprocess.run(argv, cwd=oppa.folder, env=oppa.environment(), capture_output=True, text=True, timeout=120)
+
+    known = oppa("show", measured, "--json").stdout
+    assert read_only("show", measured, "--json").stdout == known
+    refused = read_only("tune", "job.toml", "--study", measured, "--trials", "20")
+    assert refused.returncode == 2 and "choose a writable folder" in refused.stderr, refused.stderr
