@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import oppa
+from oppa.errors import InputError
 from oppa.problem import job as job_file
 from oppa.problem.problem import Problem
 from oppa.redaction import redacted
@@ -42,12 +43,21 @@ def load_line(command: Sequence[str], *, settings: Sequence[str] = (), study: st
     """
     from oppa.tuning.launch_line.line_job import load_line as load
 
+    if isinstance(command, str):
+        raise InputError(
+            f"a launch line is a list of words, not the text `{command}`", hint="split it: `oppa.load_line(shlex.split(line))`"
+        )
     return load(command, settings=settings, study=Path(study) if study else None)
 
 
-def problem_of(job: str | Path | Problem) -> Problem:
-    """Return the problem of a job file, or the problem itself."""
-    return job if isinstance(job, Problem) else load_job(job)
+def problem_of(job: object) -> Problem:
+    """Return the problem of a job file, or the problem itself; raises InputError for anything else."""
+    if isinstance(job, Problem):
+        return job
+    if not isinstance(job, str | Path):
+        hint = "give the path of a job file, or the result of `oppa.load_job(path)` or `oppa.load_line(words).problem`"
+        raise InputError(f"a {type(job).__name__} is no job", hint=hint)
+    return load_job(job)
 
 
 def session_facts(problem: Problem, name: str, resume: Resume | None, *, designer: str, seed: int) -> dict[str, str]:

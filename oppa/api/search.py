@@ -149,9 +149,8 @@ def _setup(
     from oppa.tuning.session import Setup, with_limits
 
     designers.require_designer(designer)
-    asked: str | Path | Problem = job if isinstance(job, (str, Path, Problem)) else job.problem
     simulator = getattr(job, "simulator", None)
-    problem = with_limits(problem_of(asked), **limits)
+    problem = with_limits(problem_of(getattr(job, "problem", job)), **limits)
     require_trackers(problem.tracking)
     return Setup.of(problem, launcher, alone=alone, simulator=simulator)
 

@@ -39,7 +39,13 @@ class LaunchLineCommand(typer.core.TyperCommand):
         """Parse the words before `--`, and keep those after it as the launch line."""
         at = args.index("--") if "--" in args else len(args)
         own, line = args[:at], args[at + 1 :]
-        rest = super().parse_args(ctx, own)
+        try:
+            rest = super().parse_args(ctx, [*own])  # the parser empties it
+        except typer.TyperException as refused:
+            place = next((place for place, word in enumerate(own) if _is_program(word)), None)
+            if place is None or not hasattr(refused, "option_name"):
+                raise
+            raise _stray(own[place + 1 :], own[place], shlex.join([*ctx.command_path.split(), *own[:place]])) from None
         if stray := ctx.params.get("command"):
             raise _stray(stray, str(ctx.params["job"]), ctx.command_path)
         ctx.params["command"] = line or None
@@ -48,10 +54,15 @@ class LaunchLineCommand(typer.core.TyperCommand):
 
 def _stray(words: Sequence[str], job: str, command: str) -> InputError:
     """Return the error for words in front of `--` that are neither options nor the job file: a setting, or a launch line without `--`."""
-    if not Path(job).exists() and shutil.which(job):
+    if _is_program(job):
         return InputError(f"`{job}` is no job file", hint=f"put `--` in front of a launch line: `{command} -- {shlex.join([job, *words])}`")
     meant = f"write `--set {shlex.quote(words[0])}`" if _SETTING.match(words[0]) else "remove it"
     return InputError(f"`{words[0]}` is no argument of `{command}`", hint=f"{meant}; a launch line follows `--`")
+
+
+def _is_program(word: str) -> bool:
+    """Return whether a word is a program on PATH, and neither an option nor a file here."""
+    return not word.startswith("-") and not Path(word).exists() and shutil.which(word) is not None
 
 
 def verbose_first(words: Sequence[str]) -> list[str]:

@@ -319,3 +319,17 @@ def test_the_torch_of_the_caller_keeps_its_threads():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("call", "message", "hint"),
+    [
+        (lambda: oppa.load_line("python train.py"), "a launch line is a list of words, not the text `python train.py`", "shlex.split"),
+        (lambda: oppa.tune(["python", "train.py"]), "a list is no job", "oppa.load_line"),
+        (lambda: oppa.predict({"layers": 4}), "a dict is no job", "the path of a job file"),
+    ],
+)
+def test_what_is_no_job_is_refused_with_what_to_give(call, message, hint) -> None:
+    with pytest.raises(InputError, match=message) as refused:
+        call()
+    assert hint in refused.value.hint

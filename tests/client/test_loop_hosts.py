@@ -52,8 +52,8 @@ def samples(folder: Path) -> int:
 @pytest.mark.parametrize(
     "library",
     [
-        "lightning",
-        pytest.param("accelerate", marks=pytest.mark.nightly),
+        "accelerate",
+        pytest.param("lightning", marks=pytest.mark.nightly),
         pytest.param("transformers", marks=pytest.mark.nightly),
         pytest.param("deepspeed", marks=[*DEEPSPEED, pytest.mark.nightly]),
         pytest.param("torchtitan", marks=TORCHTITAN),
