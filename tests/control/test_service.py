@@ -7,6 +7,7 @@ import json
 import socket
 import sqlite3
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -345,3 +346,18 @@ def test_how_ranks_find_it_is_for_their_owner_alone(tmp_path) -> None:
     with advertise(tmp_path, address="127.0.0.1:1", through="127.0.0.1:2", job="a", token="b"):
         assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
     assert not (tmp_path / FILE).exists()
+
+
+def test_a_task_that_begins_as_the_service_closes_is_ended() -> None:
+    """A connection that is accepted between the server's last look and its end is such a task."""
+    late: list[asyncio.Future[None]] = []
+
+    class Closing:
+        @contextlib.asynccontextmanager
+        async def open(self, port: int) -> AsyncIterator[int]:
+            yield port
+            late.append(asyncio.ensure_future(asyncio.sleep(60)))
+
+    with serve_in_thread(Closing()):  # type: ignore[arg-type]
+        pass
+    assert late[0].cancelled()

@@ -32,7 +32,14 @@ def serve_in_thread(service: Service, port: int = 0) -> Iterator[int]:
                 raise
             opened.set_exception(error)
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), name="oppa control service", daemon=True)
+    def run() -> None:
+        loop.run_until_complete(serve())
+        if late := asyncio.all_tasks(loop):  # connections that were accepted while the server closed
+            for task in late:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*late, return_exceptions=True))
+
+    thread = threading.Thread(target=run, name="oppa control service", daemon=True)
     thread.start()
     try:
         try:
