@@ -48,9 +48,13 @@ def in_words(failures: Sequence[Trial]) -> str:
 def error(failures: Sequence[Trial], study: Study, problem: Problem) -> RepeatedFailureError:
     """Return the error that ends a search in which no trial has taken a step, with a hint at the remedy."""
     last = failures[-1]
-    where = f"`{study.folder / 'trials' / last.folder_name}` contains the command and its output"
-    again = f"then run the same command with the study `{study.folder}` to continue; a changed job or launch line begins a new study"
-    return RepeatedFailureError(in_words(failures) + last_output(last), hint=f"{where}\n      {remedy(last, problem)};\n      {again}")
+    hints = (
+        f"`{study.folder / 'trials' / last.folder_name}` contains the command and its output",
+        f"{remedy(last, problem)};",
+        f"then run the same command with the study `{study.folder}` to continue;",
+        "if that changes the job or the launch line, name a new folder by `--study`",
+    )
+    return RepeatedFailureError(in_words(failures) + last_output(last), hint="\n      ".join(hints))
 
 
 def last_output(trial: Trial) -> str:

@@ -54,6 +54,7 @@ LINES = {
     ),
 }
 DECLARED = {"transformers": ("--export", "redirect"), "plain": ("--weights", "redirect")}
+LONG = ("transformers", "accelerate")
 SILENT = ("accelerate",)
 """Their trials write nothing, as saving and tracking are off."""
 NEEDS = {"transformers": "transformers", "accelerate": "accelerate", "lightning": "typeshed_client", "deepspeed": "deepspeed"}
@@ -88,7 +89,7 @@ def folder(tmp_path: Path, connections: Connections, monkeypatch: pytest.MonkeyP
     return tmp_path
 
 
-@pytest.mark.parametrize("framework", [*nightly("transformers"), *(name for name in LINES if name != "transformers")])
+@pytest.mark.parametrize("framework", [*(name for name in LINES if name not in LONG), *nightly(*LONG)])
 def test_trials_change_no_byte_and_the_line_itself_does(framework: str, folder: Path, connections: Connections) -> None:
     if framework in NEEDS:
         pytest.importorskip(NEEDS[framework])

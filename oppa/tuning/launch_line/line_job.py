@@ -35,9 +35,9 @@ FILE = "job.toml"
 _SPLIT = re.compile(r"[A-Za-z_]\w*=[^:{}]+:[^:{}]+")
 """The first word that a shell makes of the placeholder `{NAME=VALUE:CHOICE,...}`."""
 _APPENDED = "--appended"
-_UNSTATED = re.compile(r"\{[A-Za-z_]\w*:[^:{}]*,[^:{}]*\}")
+_UNSTATED = re.compile(r"\{[A-Za-z_]\w*:[\w.+-]+(,[\w.+-]+)+\}")
 """A placeholder with choices and without its present value."""
-_BATCH = re.compile(r"(?i)bs|mbs|(?:[a-z]+[-_.])*batch(?:[-_.]?size)?(?:[-_][a-z]+)*")
+_BATCH = re.compile(r"(?i)bs|mbs|(?:[a-z]+_)*batch(?:_?size)?(?:_per_[a-z]+)?")
 """Names of a program's own that mean the batch or the micro-batch."""
 _HOLD_BATCH = frozenset(["num_microbatches", "batch_per_rank", "global_batch"])
 """Placeholders from which a program can take as many sequences a step at every micro-batch."""

@@ -383,8 +383,10 @@ def test_what_would_reach_the_program_as_text_is_refused(line, message, hint, jo
     assert hint in refused.value.hint
 
 
-def test_braces_of_other_meaning_are_the_programs_own(job) -> None:
-    assert job("python train.py 'model={a:1,b:2}' --epochs '{e=1:1,2}'").problem.command.argv[2] == "model={{a:1,b:2}}"
+@pytest.mark.parametrize("word", ["model={a:1,b:2}", "betas={adam:[0.9,0.95]}", "{loss:,.2f}", "{x:8}"])
+def test_braces_of_other_meaning_are_the_programs_own(word, job) -> None:
+    argv = job(f"python train.py '{word}' --epochs '{{e=1:1,2}}'").problem.command.argv
+    assert argv[2] == word.replace("{", "{{").replace("}", "}}")
 
 
 @pytest.mark.parametrize(("option", "knob", "count"), [("--bs", "bs", 1), ("--batch-size", "batch_size", 1), ("--workers", "workers", 0)])
