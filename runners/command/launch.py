@@ -32,6 +32,10 @@ from oppa.trials.trial_folder import ATTEMPT, MEASUREMENTS, OPENED, RECOGNISED, 
 
 LOOK_S, DRAIN_S = 0.5, 5.0
 """Seconds between two checks of the program, and most seconds of output that others print after its end."""
+BAR_END = re.compile(rb"\[[0-9:]+[<,][^\]]*(?:it/s|s/it)[^\]]*\](?:\s|\x1b\[[0-9;]*[A-Za-z])*$")
+"""End of a bar of tqdm, with the spaces and the movements of the cursor that follow it."""
+LONGEST_BAR = 512
+"""Most bytes of the end of a bar."""
 LONGEST_LINE = 1 << 12
 """Most bytes of a line that are read; a program may print its data, or no end of a line."""
 
@@ -198,7 +202,10 @@ def lines_of(program):
 
 
 class OutputLines:
-    """Cuts a stream into lines, and keeps the beginning of the line that has no end yet."""
+    """Cuts a stream into lines, and keeps the beginning of the line that has no end yet.
+
+    A bar is whole when it is printed. Its `\\r` comes in front, so the end of its line comes only with the next one.
+    """
 
     def __init__(self):
         self.rest = b""
@@ -206,7 +213,8 @@ class OutputLines:
     def complete(self, data):
         """Return the lines that end in the data; no data ends the last line."""
         *lines, self.rest = re.split(rb"[\r\n]", self.rest + data)
-        lines += [] if data else [self.rest]
+        if not data or BAR_END.search(self.rest[-LONGEST_BAR:]):
+            lines, self.rest = [*lines, self.rest], b""
         self.rest = self.rest[:LONGEST_LINE]
         return [line[:LONGEST_LINE].decode(errors="replace") for line in lines]
 

@@ -97,3 +97,11 @@ def test_hostile_outputs_are_read_or_refused() -> None:
     verdicts = [judge(case, outputs.read) for case in itertools.islice(outputs.cases(seed=0), 120)]
     assert [verdict for verdict in verdicts if verdict.answer not in ("accepted", "clear")] == []
     assert {verdict.answer for verdict in verdicts} == {"accepted", "clear"}
+
+
+def test_a_bar_is_read_when_it_is_printed_and_not_with_the_next_one() -> None:
+    lines, bar = launch.OutputLines(), "Train:  50%|##  | {}/12 [00:00<00:00, 49.9it/s, loss=0.5]"
+    assert lines.complete(b"\r" + bar.format(0).encode()) == ["", bar.format(0)]
+    assert lines.complete(b"\r" + bar.format(5).encode()[:30]) == [""], "it is not whole"
+    assert lines.complete(bar.format(5).encode()[30:] + b"  \x1b[A") == [f"{bar.format(5)}  \x1b[A"]
+    assert lines.complete(b"\nstep [1, 2]") == [""] and lines.complete(b"") == ["step [1, 2]"]
