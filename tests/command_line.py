@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 
 import oppa
@@ -52,6 +53,19 @@ class Oppa:
     @staticmethod
     def environment() -> dict[str, str]:
         return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+
+
+READ_ONLY = """\
+mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && ! touch "$1/written" 2>/dev/null && cd "$PWD" && shift && exec "$@"
+"""
+
+
+def while_read_only(folder: Path) -> list[str]:
+    """Return the words in front of a command for which a folder cannot be written; skip the test where that is impossible."""
+    alone = ["unshare", "--map-root-user", "--mount"]
+    if subprocess.run([*alone, "true"], capture_output=True).returncode:
+        pytest.skip("this machine has no mount namespaces for its users")
+    return [*alone, "sh", "-c", READ_ONLY, "sh", str(folder)]
 
 
 def commands_below(command: Any) -> dict[str, Any]:

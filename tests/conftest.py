@@ -20,8 +20,6 @@ hypothesis.settings.register_profile("sample", max_examples=25, deadline=None)  
 hypothesis.settings.register_profile("whole", max_examples=200, deadline=None)
 hypothesis.settings.load_profile("sample")
 
-COLLECTED = 50_000, 20, 50
-"""Thresholds of the garbage collector, as `oppa` has them."""
 FOLDER = pytest.StashKey[str]()
 
 
@@ -34,6 +32,8 @@ def browser() -> Iterator[Any]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    from oppa.cli import COLLECTED
+
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # gloo's threads poll for locks of ranks that they preempt
     gc.set_threshold(*COLLECTED)
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from oppa import catalog
+from tests.command_line import while_read_only
 from tests.sampling import nightly
 
 WORKERS, COMPILED, PREFETCH = {1: 1.6, 2: 1.2, 4: 1.0, 8: 1.15}, {0: 1.0, 1: 0.8}, {"none": 1.3, "one": 1.0, "two": 1.1}
@@ -133,7 +134,6 @@ for step in range(1000):
     time.sleep(0.01)
     print(f"step {step} loss {1 / (step + 1):.3f} | {1e3 * seconds:.3f} ms", flush=True)
 """
-READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && ! touch "$1/written" 2>/dev/null && shift && exec "$@"'
 
 
 def tuned_while_read_only(program, entries: str, launch: list[str], more: str = "") -> list[dict]:
@@ -142,10 +142,7 @@ def tuned_while_read_only(program, entries: str, launch: list[str], more: str = 
     job = JOB.replace("host = 1", "host = 4\nmemory_limit = '1 GiB'").replace("trials = 8", "trials = 4")
     (program.folder / "job.toml").write_text(f'space.name = "./space.toml"\n{more}{job}')
     words = program.argv("tune", "job.toml", "--json", "--study", "s", "--", *launch)
-    alone = ["unshare", "--map-root-user", "--mount"]
-    if subprocess.run([*alone, "true"], capture_output=True).returncode:
-        pytest.skip("this machine has no mount namespaces for its users")
-    argv = [*alone, "sh", "-c", READ_ONLY, "sh", str(catalog.root()), *words]
+    argv = [*while_read_only(catalog.root()), *words]
     done = subprocess.run(argv, cwd=program.folder, env=program.environment(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     tried = [each["configuration"] for each in json.loads(done.stdout)["trials"]]

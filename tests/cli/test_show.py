@@ -8,6 +8,7 @@ import pytest
 
 from oppa.problem.job import load_job
 from oppa.study import Study
+from tests.command_line import while_read_only
 
 
 def test_it_says_how_good_the_predictions_were(oppa, measured) -> None:
@@ -86,17 +87,12 @@ def test_a_file_that_cannot_be_written_is_named(oppa, measured) -> None:
     assert "`no/trials.csv` cannot be written" in oppa("show", measured, "--csv", "no/trials.csv", code=2).stderr
 
 
-READ_ONLY = 'mount --bind . . && mount -o remount,ro,bind . && cd "$PWD" && ! touch written 2>/dev/null && exec "$@"'
-
-
 @pytest.mark.slow
 def test_a_study_that_cannot_be_written_is_shown_and_not_continued(oppa, measured) -> None:
-    alone = ["unshare", "--map-root-user", "--mount"]
-    if subprocess.run([*alone, "true"], capture_output=True).returncode:
-        pytest.skip("this machine has no mount namespaces for its users")
+    prefix = while_read_only(oppa.folder)
 
     def read_only(*words: str) -> subprocess.CompletedProcess[str]:
-        argv = [*alone, "sh", "-c", READ_ONLY, "sh", *oppa.argv(*words)]
+        argv = [*prefix, *oppa.argv(*words)]
         return subprocess.run(argv, cwd=oppa.folder, env=oppa.environment(), capture_output=True, text=True, timeout=120)
 
     known = oppa("show", measured, "--json").stdout
