@@ -39,7 +39,8 @@ SHORTEST_S, LONGEST_S = 1e-9, 1e9
 MOST_GIB = 2.0**32
 """More than oppa takes for the memory of a device."""
 OBJECTIVE = "an objective"
-THOUSANDS = re.compile(r"\s*[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+(?![0-9,])")
+THOUSANDS = re.compile(r"\s*[+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9,])")
+"""The beginning of a number with commas between its thousands."""
 SHOWN = 40
 """Most characters of a text in a message."""
 

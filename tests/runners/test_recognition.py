@@ -77,7 +77,17 @@ def stated(text):
 
 @pytest.mark.parametrize(
     "description",
-    ["", "Epochs", "[rank0]: Train", "loss 2.5", "Steps (loading 1 ms)", "it 3 | mAP 0.5", "train 2.5, val 2.6, best", "Latest"],
+    [
+        "",
+        "Epochs",
+        "[rank0]: Train",
+        "loss 2.5",
+        "Steps (loading 1 ms)",
+        "it 3 | mAP 0.5",
+        "train 2.5, val 2.6, best",
+        "Latest",
+        "test: Train 3",
+    ],
 )
 def test_any_other_bar_counts_steps(description):
     assert stated(BAR.format(description, 12, 12, 100)) == ("progress-bar", "12")
