@@ -56,7 +56,7 @@ def problem_of(job: object) -> Problem:
         return job
     if not isinstance(job, str | Path):
         hint = "give the path of a job file, or the result of `oppa.load_job(path)` or `oppa.load_line(words).problem`"
-        raise InputError(f"a {type(job).__name__} is no job", hint=hint)
+        raise InputError(f"an object of type `{type(job).__name__}` is no job", hint=hint)
     return load_job(job)
 
 

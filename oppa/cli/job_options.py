@@ -42,8 +42,9 @@ class LaunchLineCommand(typer.core.TyperCommand):
         try:
             rest = super().parse_args(ctx, [*own])  # the parser empties it
         except typer.TyperException as refused:
-            place = next((place for place, word in enumerate(own) if _is_program(word)), None)
-            if place is None or not hasattr(refused, "option_name"):
+            place = next((place for place, word in enumerate(own) if _is_program(word)), len(own))
+            options = {word.partition("=")[0] for word in own[place:]}  # those of the program
+            if getattr(refused, "option_name", "") not in options or any(Path(word).exists() for word in own[:place]):
                 raise
             raise _stray(own[place + 1 :], own[place], shlex.join([*ctx.command_path.split(), *own[:place]])) from None
         if stray := ctx.params.get("command"):

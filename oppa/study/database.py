@@ -54,6 +54,8 @@ def connect_new(path: Path) -> sqlite3.Connection:
 def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connection:
     """Open the study's file, check it, and migrate it if an earlier version of oppa made it.
 
+    In a folder that cannot be written, the connection reads a copy, and refuses changes.
+
     Raises:
         StudyError: the file is missing, damaged, not a study, or of a later version.
         StudyError: an older oppa uses the study, or another host on a network file system.

@@ -325,8 +325,8 @@ def test_the_torch_of_the_caller_keeps_its_threads():
     ("call", "message", "hint"),
     [
         (lambda: oppa.load_line("python train.py"), "a launch line is a list of words, not the text `python train.py`", "shlex.split"),
-        (lambda: oppa.tune(["python", "train.py"]), "a list is no job", "oppa.load_line"),
-        (lambda: oppa.predict({"layers": 4}), "a dict is no job", "the path of a job file"),
+        (lambda: oppa.tune(["python", "train.py"]), "an object of type `list` is no job", "oppa.load_line"),
+        (lambda: oppa.predict({"layers": 4}), "an object of type `dict` is no job", "the path of a job file"),
     ],
 )
 def test_what_is_no_job_is_refused_with_what_to_give(call, message, hint) -> None:

@@ -127,6 +127,7 @@ def test_other_commands_take_a_line_without_a_job_file(command, program) -> None
         (["tune", "--", "torchrun", "train.py", "{micro_batch=1:1,2}"], "the global batch is not stated"),
         (["tune", "--trials", "2", "python3", "train.py", "--bs", "4"], "`oppa tune --trials 2 -- python3 train.py --bs 4`"),
         (["tune", "--bs", "4"], "`oppa tune` has no option `--bs`"),
+        (["tune", "--studdy", "sort"], "`oppa tune` has no option `--studdy`"),
         (["tune", "--", "deepspeed", "--include", "a:0@b:0", "t.py"], "cannot be ended surely"),
         (["tune", "--model", "--", "torchrun", "train.py"], "option `--model` requires an argument"),
         (["tune", "--set", "cluster=3", "--", "torchrun", "train.py", "{a=1:1,2}"], "`cluster = 3` is not a table"),

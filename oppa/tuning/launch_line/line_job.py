@@ -175,11 +175,12 @@ def _unheld_batch(problem: Problem, meaning: Meaning) -> Iterator[str]:
         why = f"unless the program itself accumulates {problem.global_batch} sequences, a smaller micro-batch is less work and looks faster"
         name = "name `--accumulate '{num_microbatches}'` or the like"
         yield f"`{{micro_batch}}` varies, and nothing in the line holds the batch: {why} ({name})"
-    for knob in sorted(names - {"micro_batch", *_HOLD_BATCH}):
-        if _BATCH.fullmatch(knob) and knob in problem.space.names and len(problem.space[knob].choices) > 1:
+    for known in problem.space.parameters:
+        own = known.env or (known.name if known.name in names - {"micro_batch", *_HOLD_BATCH} else "")
+        if _BATCH.fullmatch(own) and len(known.choices) > 1:
             why = "steps of different batches are compared by steps in a second, so a smaller batch looks faster"
             hold = "name it `{micro_batch}`, and hold the batch by `{num_microbatches}`"
-            yield f"`{{{knob}}}` may be the batch: {why} ({hold})"
+            yield f"`{known.name}` may be the batch: {why} ({hold})"
 
 
 def _tags(command: LineCommand) -> Iterator[str]:
@@ -226,8 +227,9 @@ def _require_no_varied_variable(line: LaunchLine) -> None:
     """Raise InputError if a placeholder stands in a variable in front of the program, where none is filled in."""
     for name, word in line.environment:
         if word.is_typed and (found := PLACEHOLDER.search(word.text)):
-            values = found[0].strip("{}").partition(":")[2] or "..."
-            setting = f'space.parameters.{name.lower()}={{values=[{values}],env="{name}"}}'
+            present, _, choices = found[0].strip("{}").partition("=")[2].partition(":")
+            values = dict.fromkeys([present, *choices.split(",")]) if choices else ["..."]  # the first one is the present value
+            setting = f'space.parameters.{name.lower()}={{values=[{",".join(values)}],env="{name}"}}'
             hint = f"declare it, with the present value first: `--set {shlex.quote(setting)}`"
             raise InputError(
                 f"the variable `{name}` has the placeholder `{found[0]}`, but only words of the program are filled in", hint=hint

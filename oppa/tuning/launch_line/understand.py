@@ -86,7 +86,7 @@ def _devices(sources: LineSources, framework: str, settings: Mapping[str, Any]) 
     if devices.per_host is None and launcher is None and not sources.line.stage("step"):
         name = sources.line.program_name
         hint = f"give the launch line of torchrun or accelerate that `{name}` starts, or state them: `--set cluster.devices_per_host=8`"
-        if "/" not in name and shutil.which(name, path=sources.environment.get("PATH")) is None:
-            hint = f"`{name}` is not on PATH, check its spelling; or {hint}"
+        if shutil.which(sources.line.program.text, path=sources.environment.get("PATH")) is None:
+            hint = f"`{name}` is no program here, check its spelling; or {hint}"
         raise InputError(f"`{name}` may start ranks of its own, so the number of devices is not known", hint=hint)
     return devices

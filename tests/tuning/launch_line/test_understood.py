@@ -372,9 +372,13 @@ def test_a_strategy_with_arguments_stays_as_the_file_has_it(job) -> None:
         (
             "'BATCH_SIZE={micro_batch=8:4,8,16}' torchrun --nproc-per-node 2 train.py --foo '{x=1:1,2}'",
             "the variable `BATCH_SIZE` has the placeholder `{micro_batch=8:4,8,16}`",
-            """`--set 'space.parameters.batch_size={values=[4,8,16],env="BATCH_SIZE"}'`""",
+            """`--set 'space.parameters.batch_size={values=[8,4,16],env="BATCH_SIZE"}'`""",
         ),
-        ("pyhton-of-no-path train.py '{x=1:1,2}'", "`pyhton-of-no-path` may start ranks of its own", "is not on PATH, check its spelling"),
+        (
+            "pyhton train.py '{x=1:1,2}'",
+            "`pyhton` may start ranks of its own",
+            "is no program here, check its spelling",
+        ),
     ],
 )
 def test_what_would_reach_the_program_as_text_is_refused(line, message, hint, job) -> None:
@@ -391,5 +395,7 @@ def test_braces_of_other_meaning_are_the_programs_own(word, job) -> None:
 
 @pytest.mark.parametrize(("option", "knob", "count"), [("--bs", "bs", 1), ("--batch-size", "batch_size", 1), ("--workers", "workers", 0)])
 def test_a_knob_that_may_be_the_batch_has_a_note(option, knob, count, job) -> None:
-    notes = job(f"python train.py {option} '{{{knob}=4:4,8}}'").notes
-    assert sum("may be the batch" in note for note in notes) == count
+    made = job(f"python train.py {option} '{{{knob}=4:4,8}}'")
+    variable = job("python train.py", settings=[f'space.parameters.{knob}={{values=[4,8],env="{knob.upper()}"}}'])
+    for notes in (made.notes, variable.notes):
+        assert sum("may be the batch" in note for note in notes) == count
