@@ -174,6 +174,7 @@ def _operations(columns: Mapping[str, Any]) -> dict[str, NDArray[np.float64]]:
         "moment_share": _moment_share(columns),
         "flash": 1 - _is(columns, "attention", "plain"),
         "loss_bytes": _loss_bytes(columns),
+        "chunked_loss": _is(columns, "loss", "chunked"),
         "wide_residuals": _is(columns, "residuals", "32-bit"),
         "plain_norms": _is(columns, "norms", "plain") * (1 - _flags(columns, "compiled")),
         "expert_loop": _is(columns, "expert_products", "loop"),
@@ -195,7 +196,7 @@ def _moment_share(columns: Mapping[str, Any]) -> NDArray[np.float64]:
 
 
 def _loss_bytes(columns: Mapping[str, Any]) -> NDArray[np.float64]:
-    """Return the bytes per number of torch's own cross-entropy, shape (n,) or (); 0 where the loss is fused."""
+    """Return the bytes per number of torch's own cross-entropy, shape (n,) or (); 0 where the loss is fused or chunked."""
     loss = np.asarray(columns.get("loss", "fused"))
     return np.select([loss == "plain", loss == "plain-16-bit"], [4.0, 2.0], 0.0)
 

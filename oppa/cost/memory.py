@@ -35,6 +35,8 @@ autocast converts the logits.
 """
 FUSED_LOSS_COPIES = 2
 """Copies of the logits under a fused loss: they and their gradient, both free before the backward pass reaches the first layer."""
+CHUNK_INPUTS = 2
+"""Logits of a chunk over the numbers of the loss's input: between one and two (`ops/fused_linear_cross_entropy.py` of Liger Kernel)."""
 KEPT_SCORE_BYTES = 5
 """Bytes per attention score that a softmax with dropout keeps for the backward pass (Korthikanti et al. 2022, section 4.1)."""
 
@@ -285,5 +287,6 @@ def _communicators(work: Workload) -> Tensor:
 
 
 def _logits(work: Workload) -> Tensor:
-    """Return the number of a micro-batch's logits on a rank, shape (n,)."""
-    return work.tokens * work.shape.logit_elements / work.layout.tp
+    """Return the number of a micro-batch's logits that a rank has at once, shape (n,)."""
+    each = work.shape.logit_elements / work.layout.tp
+    return work.tokens * torch.where(work.layout.chunked_loss > 0, torch.minimum(each, CHUNK_INPUTS * work.shape.hidden), each)

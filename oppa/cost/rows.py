@@ -41,7 +41,7 @@ PRECISIONS = ("", "fp32", "tf32", "fp16", "bf16", *EIGHT_BIT)
 """Accepted precisions; empty means the device's default."""
 OFFLOADS = ("none", "activations", "optimizer", "parameters")
 ATTENTIONS = ("flash", "plain")
-LOSSES = ("fused", "plain", "plain-16-bit")
+LOSSES = ("fused", "chunked", "plain", "plain-16-bit")
 GRADIENTS = RESIDUALS = ("16-bit", "32-bit")
 NORMS = ("fused", "plain")
 EXPERT_PRODUCTS = ("grouped", "loop")

@@ -145,6 +145,8 @@ class ConfigurationFacts(Columns):
     """1 if attention never writes its scores to memory."""
     loss_bytes: Tensor
     """Bytes per number in torch's own cross-entropy, which keeps copies of the logits; 0 if the loss is fused."""
+    chunked_loss: Tensor
+    """1 if the loss computes its logits in chunks of tokens and keeps none."""
     wide_residuals: Tensor
     """1 if residuals, and inputs and outputs of norms, have twice the bytes of other activations; 0 otherwise."""
     plain_norms: Tensor

@@ -38,6 +38,14 @@ def test_a_job_s_configurations_are_ranked(oppa) -> None:
     assert ranked == sorted(ranked, key=lambda each: (not each["fits"], each["predicted_step_time_s"]))
 
 
+def test_configurations_with_the_same_prediction_share_a_row(oppa) -> None:
+    unknown = ("--set", 'space.parameters.workers={values=[0,2,4],env="WORKERS"}')
+    alone, several = (oppa("predict", "job.toml", "--limit", 2, *options).stdout for options in ((), unknown))
+    assert "alike" not in alone
+    first, second = (line.split() for line in several.splitlines() if " dp" in line)
+    assert (first[0], first[-1]) == ("1", "3") and (second[0], second[-1]) == ("4", "3")
+
+
 @pytest.mark.parametrize(
     ("low", "high", "shown"),
     [(1.82, 2.79, "1.82 - 2.79"), (0.95, 1.2, "950 ms - 1.2 s"), (90, 225, "90 s - 3 min 45 s"), (225, 230, "3 min 45 s - 3 min 50 s")],

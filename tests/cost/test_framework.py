@@ -97,7 +97,7 @@ def test_an_unknown_framework_is_answered_with_those_that_there_are() -> None:
         ("megatron", "moments", ["fp32", "bf16", "fp8"], "moments", {"32-bit", "16-bit", "8-bit"}),
         ("accelerate", "fsdp_offload", [False, True], "offload", {"none", "parameters"}),
         ("accelerate", "dp_replicate", [1, 2, 4], "shard", {2, 4, 8, 16}),
-        ("transformers", "use_liger_kernel", [False, True], "loss", {"fused", "plain"}),
+        ("transformers", "use_liger_kernel", [False, True], "loss", {"chunked", "plain"}),
         ("transformers", "use_liger_kernel", [False, True], "norms", {"fused", "plain"}),
         ("deepspeed", "sp", [1, 2, 4], "cp", {1, 2, 4}),
         ("deepspeed", "offload_optimizer", ["none", "cpu"], "offload", {"none", "optimizer"}),

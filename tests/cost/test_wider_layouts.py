@@ -15,7 +15,7 @@ from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.framework import frameworks, load_framework
 from oppa.cost.hardware import load_hardware
 from oppa.cost.layers import MORE_OPERATIONS_IN_A_RING, STREAMED_SHARE
-from oppa.cost.memory import first_stage
+from oppa.cost.memory import CHUNK_INPUTS, first_stage
 from oppa.cost.prediction import predict_rows
 from oppa.cost.stages import activation_elements, norm_copies, stage_parameters
 from oppa.cost.step_time import replica_time, step_time
@@ -360,6 +360,16 @@ def test_logits_in_16_bits_keep_less_than_in_fp32() -> None:
     alone = {"dp": 1, "tp": 1, "pp": 1, "zero": 0, "framework": "fsdp", "mbs": 8, "gbs": 8, "recompute": "full"}
     narrow, wide = predicted({**alone, "loss": "plain-16-bit"}, {**alone, "loss": "plain"})[MEMORY].astype(float)
     assert narrow < wide
+
+
+def test_a_chunked_loss_keeps_the_logits_of_a_chunk() -> None:
+    alone = {"dp": 1, "tp": 1, "pp": 1, "zero": 0, "framework": "fsdp", "mbs": 8, "gbs": 16, "recompute": "full"}
+    vocabularies = {"small": 1_024, "large": 128_000, "larger": 256_000}
+    rows = [{**alone, "hidden": 1024, "vocab": vocab, "loss": loss} for vocab in vocabularies.values() for loss in ("fused", "chunked")]
+    fused, chunked = predicted(*rows)[MEMORY].astype(float).to_numpy().reshape(-1, 2).T
+    small, large, larger = fused - chunked
+    assert small == 0 < large
+    assert larger / large == pytest.approx((256_000 - CHUNK_INPUTS * 1024) / (128_000 - CHUNK_INPUTS * 1024), rel=0.01)
 
 
 @law

@@ -1,5 +1,6 @@
 """Print the ranking of `oppa predict`, as a table or as JSON."""
 
+import itertools
 import json
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     *((">rank", False), ("configuration", True), (">steps/s", True), (">step time", False), ("90%", False)),
-    *((">memory", True), ("90%", False), (">fits", True)),
+    *((">memory", True), ("90%", False), (">fits", True), (">alike", True)),
 )
 """Titles of columns, and whether a narrow terminal has them."""
 WIDE = 110
@@ -31,7 +32,10 @@ def print_json_lines(ranked: "pd.DataFrame", candidates: Candidates) -> None:
 
 
 def print_ranking(ranked: "pd.DataFrame", candidates: Candidates, problem: Problem, limit: int) -> None:
-    """Print the job, and a table of the first configurations that are predicted to fit; a narrow terminal gets fewer columns."""
+    """Print the job, and a table of the first configurations that are predicted to fit; a narrow terminal gets fewer columns.
+
+    Configurations with the same prediction share a row, as where they differ in parameters that the prior does not cover.
+    """
     fitting = ranked[ranked["fits"]]
     style.out().print(
         f"{job_line(problem)}\n"
@@ -40,9 +44,13 @@ def print_ranking(ranked: "pd.DataFrame", candidates: Candidates, problem: Probl
     )
     if not len(fitting):
         return
+    alike, ranks = fitting.groupby(list(fitting.columns), sort=False).ngroup(), range(1, len(fitting) + 1)
+    sizes, first = alike.map(alike.value_counts()), ~alike.duplicated()
     is_narrow = style.out().width < WIDE
-    table = style.table([name for name, in_narrow in COLUMNS if in_narrow or not is_narrow])
-    for rank, (index, row) in enumerate(zip(fitting.index[:limit], fitting.to_dict("records"), strict=False), start=1):
+    shown = [in_narrow or not is_narrow for _, in_narrow in COLUMNS[:-1]] + [bool((sizes > 1).any())]
+    table = style.table([name for name, _ in itertools.compress(COLUMNS, shown)])
+    rows = zip(ranks, fitting.index, sizes, fitting.to_dict("records"), strict=True)
+    for rank, index, size, row in itertools.islice(itertools.compress(rows, first), limit):
         seconds, needed = row["predicted_step_time_s"], row["predicted_memory_bytes"]
         cells = (
             str(rank),
@@ -53,6 +61,7 @@ def print_ranking(ranked: "pd.DataFrame", candidates: Candidates, problem: Probl
             format_bytes(needed),
             style.interval(row["predicted_memory_low_bytes"], row["predicted_memory_high_bytes"], format_bytes),
             style.probability(row["probability_fits"]),
+            str(size),
         )
-        table.add_row(*(cell for cell, (_, in_narrow) in zip(cells, COLUMNS, strict=True) if in_narrow or not is_narrow))
+        table.add_row(*itertools.compress(cells, shown))
     style.out().print(table)

@@ -42,14 +42,14 @@ ALIASES = {"--activation_checkpointing": ("recompute",)}
 _MEASURED = ("logging_steps", "logging_strategy")
 _PRECISIONS = ("bf16", "fp16")
 _REMOVE = "remove one of the two"
-_WORKERS = "dataloader_num_workers"
+_WORKERS, _LIGER = "dataloader_num_workers", "use_liger_kernel"
 _TRL = re.compile(r"\b(SFT|DPO|GRPO|RLOO|KTO|ORPO|CPO|PPO|BCO|GKD|XPO|OnlineDPO|NashMD|Reward|PRM)Config\b")
 """Arguments of TRL's trainers, which extend those of Transformers."""
 _BY_TRL = "default of TRL"
 SHARDED_IN_HOST = "FSDP shards within each host, and predictions shard over all ranks, so a rank needs more memory than predicted"
 _READ = (
     *(MICRO, ACCUMULATED, *_PRECISIONS, "deepspeed", "fsdp", "fsdp_config", *RECOMPUTE),
-    *("torch_compile", _WORKERS, BUCKET, "use_cpu", "model_name_or_path", "config_name", "config", *_LENGTHS),
+    *("torch_compile", _LIGER, _WORKERS, BUCKET, "use_cpu", "model_name_or_path", "config_name", "config", *_LENGTHS),
 )
 """Arguments that decide what is understood."""
 
@@ -145,7 +145,7 @@ class TrainerArguments:
             "zero_stage": ("fsdp",),
             "fsdp_offload": ("fsdp",),
         }
-        named |= {"dp_bucket_mb": (BUCKET,), _WORKERS: (_WORKERS,), "bf16": ("bf16",)}
+        named |= {"dp_bucket_mb": (BUCKET,), _WORKERS: (_WORKERS,), _LIGER: (_LIGER,), "bf16": ("bf16",)}
         stated = {ours: next((name for name in names if self.states(name)), "") for ours, names in named.items()}
         by_trl = dict.fromkeys(("precision", "recompute", "bf16") if self.is_trl else (), _BY_TRL)
         return by_trl | {ours: self.options.origin(name) or self.file for ours, name in stated.items() if name}
@@ -240,8 +240,10 @@ def _by_torch(meaning: Meaning, sources: LineSources, arguments: TrainerArgument
     settings |= {_WORKERS: workers} if (workers := arguments.whole(_WORKERS, least=0)) else {}
     words: dict[str, Any] = {**BATCH_WORDS, "recompute": RECOMPUTE_WORDS}
     choices: dict[str, Any] = {"torch_compile": [arguments.is_on("torch_compile")]}
+    if arguments.is_on(_LIGER):
+        choices[_LIGER], settings[_LIGER] = [True], True
     own = _fsdp_recompute(sources, arguments)
-    replaced = {MICRO, ACCUMULATED, *(RECOMPUTE if not own else ()), "torch_compile", _WORKERS, BUCKET, *_MEASURED}
+    replaced = {MICRO, ACCUMULATED, *(RECOMPUTE if not own else ()), "torch_compile", _LIGER, _WORKERS, BUCKET, *_MEASURED}
     meaning = dataclasses.replace(meaning, space="transformers", words=tuple(templates(options.without(replaced))))
     if arguments.is_sharded_by_torch:
         meaning = _by_fsdp(dataclasses.replace(meaning, settings=settings, arguments=words, choices=choices), sources, arguments)

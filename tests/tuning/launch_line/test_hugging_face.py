@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from oppa.cost.framework import load_framework
 from oppa.errors import InputError
 from oppa.problem.describe import changes
+from oppa.tuning.formats.space_words import values_outside_trials
 from oppa.tuning.launch_line.understand import understand
 from tests.tuning.launch_line.conftest import CPUS, GPUS
 from tests.tuning.launch_line.examples import FSDP
@@ -68,6 +70,18 @@ def stated(job) -> dict[str, tuple[object, str]]:
 )
 def test_accelerate_takes_what_its_files_state(line, files, expected, job) -> None:
     assert {**stated(job(f"accelerate launch {line}", files)), **expected} == stated(job(f"accelerate launch {line}", files))
+
+
+def test_a_kernel_that_the_line_turns_on_stays_and_decides_the_prediction(job) -> None:
+    model = [
+        f"model.{key}={size}" for key, size in {"layers": 2, "hidden": 64, "heads": 4, "ffn": 256, "vocab": 1000, "seq_len": 128}.items()
+    ]
+    plain, liger = (job(f"{TRAINER} --fsdp full_shard {words}", settings=model) for words in ("", "--use_liger_kernel true"))
+    assert stated(liger)["use_liger_kernel"] == (True, "line") and "use_liger_kernel" not in stated(plain)
+    framework, candidates = load_framework("fsdp"), liger.problem.candidates()
+    assert set(framework.columns(candidates)["loss"]) == {"chunked"}
+    line = liger.problem.launch_line(liger.problem.baseline)
+    assert "--use_liger_kernel true" in shlex.join(line.words(values_outside_trials(liger.problem, liger.problem.baseline), {}))
 
 
 def test_the_batch_in_a_file_of_deepspeed_is_that_of_a_program_of_one_s_own(job) -> None:
