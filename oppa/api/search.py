@@ -56,7 +56,7 @@ def tune(
     from oppa.tuning.session import SessionOptions, require_whole
 
     require_whole("seed", seed, least=0)
-    setup = _setup(job, designer, launcher, alone=resume is None, trials=trials, max_gpu_hours=max_gpu_hours)
+    setup = _setup(job, designer, launcher, study=study, alone=resume is None, trials=trials, max_gpu_hours=max_gpu_hours)
     problem = setup.problem
     transfer = _transferred(problem, study)  # before a folder is made, which would stay empty if this fails
     folder, again = session_folder(problem, study, resume, among="studies", launcher=launcher)
@@ -123,7 +123,7 @@ def plan(
     from oppa.tuning.session import with_limits
 
     try:
-        setup = _setup(job, designer, launcher, alone=True, trials=trials, max_gpu_hours=max_gpu_hours)
+        setup = _setup(job, designer, launcher, study=study, alone=True, trials=trials, max_gpu_hours=max_gpu_hours)
     except EnvironmentLackingError as error:
         if not isinstance(job, LineJob):
             raise
@@ -137,22 +137,31 @@ def _setup(
     designer: str,
     launcher: str | None,
     *,
+    study: str | Path | None,
     alone: bool,
     **limits: float | None,
 ) -> "Setup":
     """Return the setup of a search, with those limits changed that are not None.
 
+    The launch line of a study that exists is checked where the study is opened.
+
     Raises:
-        InputError: the designer is unknown, a limit is wrong, or what `Setup.of` raises.
+        InputError: the designer is unknown, a limit is wrong, the script of the launch line does not exist, or what `Setup.of` raises.
     """
+    from oppa.launchers.provider import LOCAL
     from oppa.tracking.session import require_trackers
+    from oppa.trials.line_script import require_script
     from oppa.tuning.session import Setup, with_limits
 
     designers.require_designer(designer)
     simulator = getattr(job, "simulator", None)
     problem = with_limits(problem_of(getattr(job, "problem", job)), **limits)
     require_trackers(problem.tracking)
-    return Setup.of(problem, launcher, alone=alone, simulator=simulator)
+    setup = Setup.of(problem, launcher, alone=alone, simulator=simulator)
+    is_new = study is None or not Path(study).exists()
+    if problem.command is not None and is_new and not setup.runner.in_process:
+        require_script(problem.command, on_this_host=setup.request.launcher == LOCAL)
+    return setup
 
 
 def _transferred(problem: Problem, study: str | Path | None) -> "TransferredPrior | None":

@@ -21,6 +21,8 @@ class Recognition:
 
     def __init__(self):
         self.patterns = {name: re.compile(declared["pattern"]) for name, declared in FORMATS.items()}
+        self.marks = {name: re.compile(declared["mark"]) for name, declared in FORMATS.items() if "mark" in declared}
+        """Marks that were not seen yet, by format."""
         self.seen = dict.fromkeys(self.patterns, 0)
         self.lines = []
         self.name = ""
@@ -30,12 +32,13 @@ class Recognition:
         """Read lines that came at once; return those so far with their times once a format is established, else an empty list."""
         matched = []
         for text in texts:
+            self.marks = {name: mark for name, mark in self.marks.items() if not mark.search(text[:LONGEST])}
             names = [name for name, pattern in self.patterns.items() if pattern.search(text[:LONGEST])]
             for name in names:
                 self.seen[name] += 1
             matched += [text] if names else []
         self.lines += [(matched, now_s)] if matched else []
-        established = [name for name, count in self.seen.items() if count >= ENOUGH]
+        established = [name for name, count in self.seen.items() if count >= ENOUGH and name not in self.marks]
         if not established:
             return []
         self.name = established[0]

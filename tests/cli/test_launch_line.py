@@ -90,6 +90,7 @@ def test_a_line_for_a_cluster_has_a_plan_elsewhere(program) -> None:
 
 def test_json_of_a_dry_run_has_what_was_understood(program) -> None:
     (program.folder / "fsdp.yaml").write_text(FSDP)
+    (program.folder / "sft.py").touch()
     line = ["accelerate", "launch", "--config_file", "fsdp.yaml", "sft.py"]
     found = json.loads(program("tune", "--dry-run", "--json", "--", *line).stdout)["understood"]
     assert found["framework"] == "accelerate" and found["varies"]["zero_stage"] == [2, 3]
@@ -132,6 +133,7 @@ def test_other_commands_take_a_line_without_a_job_file(command, program) -> None
         (["tune", "--model", "--", "torchrun", "train.py"], "option `--model` requires an argument"),
         (["tune", "--set", "cluster=3", "--", "torchrun", "train.py", "{a=1:1,2}"], "`cluster = 3` is not a table"),
         (["tune", "no.toml", "--", "torchrun", "train.py"], "no.toml"),
+        (["tune", "--dry-run", "--", "python", "no.py", "{a=1:1,2}"], "starts `no.py`, which does not exist"),
     ],
 )
 def test_bad_input_is_refused(words, message, program) -> None:

@@ -67,6 +67,22 @@ def test_a_bar_that_trains_nothing_is_no_step(description):
     assert not seen.patterns[seen.name].search(shown[0]), "nor is one that is shown between steps"
 
 
+@pytest.mark.parametrize(
+    ("printed", "name"),
+    [
+        (["GPU available: False, used: False"], "lightning"),
+        (["[rank0]:GPU available: True (cuda), used: True"], "lightning"),
+        (["Epoch 0:   1%| | 1/100 [00:01<00:09,  9.71it/s, v_num=0]"], "lightning"),
+        (["Epoch 0:   1%| | 1/100 [00:01<00:09,  9.71it/s, loss=0.5]"], "progress-bar"),
+        ([], "progress-bar"),
+    ],
+)
+def test_a_bar_over_an_epoch_is_lightnings_only_in_a_program_of_lightning(printed, name):
+    seen = recognition.Recognition()
+    seen.read([*printed, *(BAR.format("Epoch 0", done, done, 100) for done in (2, 3))], 1.0)
+    assert seen.name == name
+
+
 def stated(text):
     """The format and the number that a program states if it prints only such lines; two empty texts if none is recognised."""
     seen = recognition.Recognition()
