@@ -46,25 +46,35 @@ def parse_json(text: str, *, source: str, hint: str) -> Any:
     return values
 
 
-def parse_yaml(text: str, *, hint: str) -> Any:
+def parse_yaml(text: str, *, hint: str, source: str = "the file") -> Any:
     """Return the values of a YAML text; raises InputError if it is not YAML, has an alias, or exceeds the bounds."""
     import yaml
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """Refuses aliases, which multiply values."""
+        """Refuses aliases, which multiply values, and adds the place to the error of a value such as a date."""
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
-                raise InputError("the file cannot be read: it has an alias, such as `*name`", hint="write the values themselves")
+                raise InputError(f"{source} cannot be read: it has an alias, such as `*name`", hint="write the values themselves")
             return super().compose_node(parent, index)
+
+        def construct_object(self, node: Any, deep: bool = False) -> Any:
+            try:
+                return super().construct_object(node, deep=deep)
+            except ValueError as problem:  # of a date, or of a number with thousands of digits
+                raise yaml.MarkedYAMLError(problem=str(problem), problem_mark=node.start_mark) from None
 
     try:
         values = yaml.load(text, Loader)
     except RecursionError:
-        raise too_deep("the file") from None
-    except (yaml.YAMLError, ValueError) as problem:  # a ValueError of a date, or of a number with thousands of digits
-        raise InputError(f"the file is not YAML: {problem}", hint=hint) from None
-    require_bounded(values, source="the file")
+        raise too_deep(source) from None
+    except yaml.MarkedYAMLError as problem:
+        mark = problem.problem_mark or problem.context_mark
+        place = f": line {mark.line + 1} column {mark.column + 1}" if mark is not None else ""
+        raise InputError(f"{source} is not YAML: {problem.problem or problem.context}{place}", hint=hint) from None
+    except yaml.YAMLError as problem:
+        raise InputError(f"{source} is not YAML: {problem}", hint=hint) from None
+    require_bounded(values, source=source)
     return values
 
 

@@ -21,9 +21,9 @@ def read_settings(path: Path, *, hint: str, error: type[InputError] = InputError
     Raises:
         InputError: it is not of its kind, or exceeds the bounds.
     """
-    text = read_text(path, error=error, hint=hint)
+    text, hint = read_text(path, error=error, hint=hint), f"correct it, or {hint}"
     if path.suffix == ".toml":
         return parse(text, source=str(path), error=error)
     if path.suffix in (".yaml", ".yml"):
-        return parse_yaml(text, hint=hint)
+        return parse_yaml(text, source=f"`{path}`", hint=hint)
     return parse_json(text, source=f"`{path}`", hint=hint)

@@ -25,7 +25,7 @@ STARTERS = ["python", "python -u", "torchrun --nproc-per-node 2", "python -m tor
 @pytest.mark.parametrize("starter", [*STARTERS, "env A=1 numactl -N 0 python"])
 def test_a_script_that_does_not_exist_is_refused_with_one_of_a_like_name(starter):
     require(f"{starter} train.py --batch 4")
-    with pytest.raises(InputError, match="starts `trian.py`, which does not exist") as refused:
+    with pytest.raises(InputError, match=r"starts `trian\.py`, which does not exist") as refused:
         require(f"{starter} trian.py --batch 4")
     assert "did you mean `train.py`?" in refused.value.hint
 
@@ -33,7 +33,7 @@ def test_a_script_that_does_not_exist_is_refused_with_one_of_a_like_name(starter
 def test_a_script_is_sought_in_the_folder_to_which_the_line_changes(folder):
     (folder / "runs").mkdir()
     require(f"env -C {folder} python train.py")
-    with pytest.raises(InputError, match="starts `runs/train.py`"):
+    with pytest.raises(InputError, match=r"starts `runs/train\.py`"):
         require("env -C runs python train.py")
 
 

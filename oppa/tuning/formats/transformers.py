@@ -84,7 +84,7 @@ def values_of(files: Files) -> dict[str, Any]:
     hint = "name a file of TrainingArguments, in JSON or YAML"
     for name, text in files.items():
         if name.endswith((".json", ".yaml", ".yml")) and name != deepspeed.CONFIG:
-            values = parse_json(text, source=f"`{name}`", hint=hint) if name.endswith(".json") else parse_yaml(text, hint=hint)
+            values = (parse_json if name.endswith(".json") else parse_yaml)(text, source=f"`{name}`", hint=hint)
             if isinstance(values, dict):
                 return values
     raise InputError(f"there are no arguments of the Trainer in {', '.join(files) or 'no file'}", hint=hint)

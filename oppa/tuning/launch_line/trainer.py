@@ -7,9 +7,9 @@ from pathlib import PurePath
 from typing import Any
 
 from oppa.errors import InputError
-from oppa.problem.bounded_text import parse_json
+from oppa.problem.bounded_text import parse_json, whole_number
 from oppa.problem.configuration import Value
-from oppa.problem.declaration import spell
+from oppa.problem.declaration import shown, spell
 from oppa.problem.file_keys import at
 from oppa.tuning.formats.deepspeed import BATCH, key_of
 from oppa.tuning.formats.transformers import (
@@ -41,6 +41,7 @@ ALIASES = {"--activation_checkpointing": ("recompute",)}
 """Arguments that state parameters in other words than trials have, with these parameters."""
 _MEASURED = ("logging_steps", "logging_strategy")
 _PRECISIONS = ("bf16", "fp16")
+_ON, _OFF = ("", "true", "1", "yes"), ("false", "0", "no")
 _REMOVE = "remove one of the two"
 _WORKERS, _LIGER = "dataloader_num_workers", "use_liger_kernel"
 _TRL = re.compile(r"\b(SFT|DPO|GRPO|RLOO|KTO|ORPO|CPO|PPO|BCO|GKD|XPO|OnlineDPO|NashMD|Reward|PRM)Config\b")
@@ -76,8 +77,8 @@ class TrainerArguments:
             values = sources.contents(named.values[0])
         elif (positional := positional_file(options, sources)) is not None:
             values = sources.contents(positional)
-        shown = named.text if named else positional_file(options, sources)
-        file = PurePath(shown if isinstance(shown, str) else shown.text if shown else "").name
+        source = named.text if named else positional_file(options, sources)
+        file = PurePath(source if isinstance(source, str) else source.text if source else "").name
         is_trl = sources.imports(r"\btrl\b") and _TRL.search(sources.script) is not None
         found = cls(options=options, values=values, file=file, is_trl=is_trl)
         if found.text("deepspeed") and found.is_sharded_by_torch:
@@ -88,22 +89,39 @@ class TrainerArguments:
         """Return a number with its origin: the line, the file, or the default of Transformers."""
         if (found := self.options.number(name)) is not None:
             return found, self.options.origin(name)
-        if type(found := self.values.get(name)) is int:
-            return found, self.file
-        return DEFAULTS[name], "default of Transformers"
+        if (found := self._whole_in_file(name)) is None:
+            return DEFAULTS[name], "default of Transformers"
+        if found < 1:
+            raise self._wrong(name, "is less than 1", hint="use 1 or more")
+        return found, self.file
 
     def whole(self, name: str, *, least: int = 1) -> int | None:
         """Return a whole number that the line or the file states; None if neither does."""
         if (found := self.options.number(name, least=least)) is not None:
             return found
+        found = self._whole_in_file(name)
+        return found if found is not None and found >= least else None
+
+    def _whole_in_file(self, name: str) -> int | None:
+        """Return a whole number of the file, also as text; None if it states none. Raises InputError for any other value."""
         found = self.values.get(name)
-        return found if type(found) is int and found >= least else None
+        number = whole_number(found) if isinstance(found, str) else found
+        if found is None or type(number) is int:
+            return number
+        raise self._wrong(name, "is not a whole number", hint=f"write a number, such as `{name}: 4`")
 
     def is_on(self, name: str) -> bool:
-        """Return whether a switch is stated to be on."""
+        """Return whether a switch is stated to be on; raises InputError if the file states no truth value."""
         if option := self.options.get(name):
-            return option.text.lower() in ("", "true", "1", "yes")
-        return self.values.get(name) is True
+            return option.text.lower() in _ON
+        found = str(self.values.get(name) or "false").lower()
+        if found in _ON or found in _OFF:
+            return found in _ON
+        raise self._wrong(name, "is neither true nor false", hint=f"write `{name}: true` or `{name}: false`")
+
+    def _wrong(self, name: str, why: str, *, hint: str) -> InputError:
+        """Return the error for a value of the file."""
+        return InputError(f"`{self.file}`: `{name}: {shown(self.values[name])}` {why}", hint=hint)
 
     @property
     def recomputes(self) -> bool:
@@ -166,7 +184,8 @@ class TrainerArguments:
 
     def model(self, sources: LineSources) -> tuple[dict[str, Value], str, list[str]]:
         """Return `[model]` from a local config.json, its origin, and what would state it otherwise."""
-        length = next((found for name in _LENGTHS if (found := self.whole(name))), None)
+        is_stated = (name in self.options or type(self.values.get(name)) is int for name in _LENGTHS)  # another value may have its use
+        length = next((found for name, given in zip(_LENGTHS, is_stated, strict=True) if given and (found := self.whole(name))), None)
         return local_model(sources, self.text("model_name_or_path") or self.text("config_name"), length)
 
 

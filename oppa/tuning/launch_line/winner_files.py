@@ -10,7 +10,7 @@ from oppa.problem.settings_text import read_settings
 from oppa.study.database import disk_errors
 from oppa.tuning.launch_line.line_job import LineJob
 
-_HINT = "the file has changed since the search began"
+_HINT = "restore the file as it was when the search began"
 
 
 def write_files(job: LineJob, configuration: Configuration, folder: Path) -> list[Path]:

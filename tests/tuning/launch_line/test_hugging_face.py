@@ -144,6 +144,29 @@ def test_a_file_of_deepspeed_that_a_file_of_arguments_names_is_copied(job) -> No
 
 
 @pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("per_device_train_batch_size: four", 'per_device_train_batch_size: "four"` is not a whole number'),
+        ("per_device_train_batch_size: 4.5", "per_device_train_batch_size: 4.5` is not a whole number"),
+        ("per_device_train_batch_size: true", "per_device_train_batch_size: true` is not a whole number"),
+        ("gradient_accumulation_steps: 0", "gradient_accumulation_steps: 0` is less than 1"),
+        ("dataloader_num_workers: [4]", "dataloader_num_workers: [4]` is not a whole number"),
+        ("gradient_checkpointing: sometimes", 'gradient_checkpointing: "sometimes"` is neither true nor false'),
+    ],
+)
+def test_a_value_of_another_type_in_a_file_of_arguments_is_refused(wrong, message, job):
+    with pytest.raises(InputError) as refused:
+        job("torchrun --nproc-per-node 8 t.py --config r.yaml", {"r.yaml": f"{RECIPE}deepspeed: null\n{wrong}\n"})
+    assert refused.value.message == f"`r.yaml`: `{message}"
+
+
+def test_a_file_of_arguments_may_state_numbers_and_switches_as_text(job):
+    own = "per_device_train_batch_size: '2'\ngradient_checkpointing: 'true'\nmax_length: auto\nblock_size: null\n"
+    found = stated(job("torchrun --nproc-per-node 8 t.py --config r.yaml", {"r.yaml": f"{RECIPE}{own}", "ds.json": DS}))
+    assert found["micro_batch"] == (2, "r.yaml") and found["recompute"] == ("full", "r.yaml")
+
+
+@pytest.mark.parametrize(
     ("line", "files"),
     [
         (f"torchrun --nproc-per-node 8 t.py {BATCH} --fsdp full_shard --fsdp_config f.json", {"f.json": FSDP_RECOMPUTES}),
