@@ -78,6 +78,11 @@ class WinnerComparison:
         """Return the winner's margin over the runner-up, under the same conditions."""
         return self._over(self.runner_up)
 
+    @property
+    def keeps_baseline(self) -> bool:
+        """Return whether the user's present configuration is another one than the winner, and tied with it."""
+        return self.reference_kind == "baseline" and self.speed_up is not None and self.speed_up.tied
+
     def repeats_of(self, trial: Trial) -> tuple[Trial, ...]:
         """Return the repeats of a trial's configuration."""
         return self.repeats.get(trial.configuration, ())

@@ -17,8 +17,11 @@ VARYING = re.compile(r"0x[0-9a-f]+|\bpid:? ?\d+|(?<=:)\d{4,5}\b|\d{4}_dp\w+|\d\d
 """Addresses, process ids, ports, trial folders and times, which differ between failures of one kind."""
 TAIL = 5
 """Number of a traceback's last lines that are shown."""
-PATTERN = """--set "command.steps.pattern='step (?P<step>[0-9]+) took (?P<ms>[0-9.]+) ms'\""""
+PATTERN = """--set "command.steps.pattern='{}'\""""
+EXAMPLE = "step (?P<step>[0-9]+) took (?P<ms>[0-9.]+) ms"
 """Example of what reads the steps of a program."""
+NUMBERED = re.compile(r"\b((?:global_|train_)?(?:step|iter|iteration|update|batch)[ :=#]{1,3})[0-9]+\b", re.IGNORECASE)
+"""The number of a step in a line without its time."""
 
 
 class RepeatedFailureError(InfeasibleError):
@@ -71,8 +74,15 @@ def remedy(trial: Trial, problem: Problem) -> str:
         return "correct what fails there, or exclude the values that cannot run under [space.parameters]"
     late = "; raise `limits.trial_time` if it takes longer to start" if trial.outcome == "timed_out" else ""
     if problem.command.steps is None:
-        return f"report each step with `trial.step(...)`, or state the pattern of its output: `{PATTERN}`{late}"
+        pattern = PATTERN.format(_numbered(trial) or EXAMPLE)
+        return f"report each step with `trial.step(...)`, or state the pattern of its output: `{pattern}`{late}"
     return f"correct [command.steps], and let the program print every step, unbuffered{late}"
+
+
+def _numbered(trial: Trial) -> str:
+    """Return the pattern of the numbers of steps in the last lines of a trial's output; empty if they have none."""
+    found = [match[1] for line in trial.traceback.splitlines() if (match := NUMBERED.search(line))]
+    return f"{found[-1]}(?P<step>[0-9]+)" if len(found) > 1 and found[-1] == found[-2] else ""
 
 
 def _is_silent(trial: Trial) -> bool:

@@ -41,6 +41,7 @@ def export(
     from oppa.tuning.export_best import write_files
     from oppa.tuning.formats import export as exported
     from oppa.tuning.formats import format_named
+    from oppa.tuning.formats.launch import NOT_OWN, SCRIPT
     from oppa.tuning.resolve_configuration import resolve_configuration
     from oppa.tuning.session import file_name
 
@@ -67,6 +68,8 @@ def export(
     style.err().print(f"{configuration.id} for {to}:", markup=False)
     for name in files:
         typer.echo(folder / name)
+    if NOT_OWN in files.get(SCRIPT, ""):
+        style.err().print(f"[yellow]note[/]: `{SCRIPT}` needs a program that reads these files. {NOT_OWN}")
 
 
 def _folder(source: Path, setting: str, name: str, to: str) -> Path:

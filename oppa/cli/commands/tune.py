@@ -94,7 +94,9 @@ def _print_line(line: "LineJob", found: "SearchResult") -> dict[str, Any]:
 
     best = found.best.configuration
     changed, files = changed_line(line, best), write_files(line, best, found.exported.folder)
-    launch_line_view.print_changed(changed, files)
+    baseline = line.problem.baseline
+    keep = changed_line(line, baseline) if found.search.keeps_baseline and baseline is not None else None
+    launch_line_view.print_changed(changed, files, keep=keep)
     return {"launch_line": {**changed.to_dict(), "files": [str(file) for file in files]}}
 
 

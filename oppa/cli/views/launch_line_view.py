@@ -147,16 +147,19 @@ def _wrapped(texts: list[str], width: int = 96) -> list[str]:
     return lines
 
 
-def print_changed(changed: "ChangedLine", files: "Sequence[Path]" = (), console: "Console | None" = None) -> None:
-    """Print the user's launch line with the changed words marked, the changes as `old -> new`, and files; to stderr without `console`."""
+def print_changed(
+    changed: "ChangedLine", files: "Sequence[Path]" = (), console: "Console | None" = None, *, keep: "ChangedLine | None" = None
+) -> None:
+    """Print the user's launch line with the changed words marked, the changes as `old -> new`, and files; to stderr without `console`.
+
+    Args:
+        keep: The present line, if it is tied with the winner's and therefore recommended.
+    """
     out = console or style.err()
-    marks = {"": "", "changed": "bold underline green", "added": "bold underline green", "removed": "strike red"}
-    words = [
-        f"[{marks[word.mark]}]{escape(shlex.quote(word.text))}[/]" if word.mark else escape(shlex.quote(word.text))
-        for word in changed.words
-        if word.mark != "removed" or out.is_terminal
-    ]
-    out.print("\n[bold]your line[/]\n", "  " + " ".join(words), sep="\n", soft_wrap=True)
+    if keep is not None:
+        _print_words("your line", keep, out)
+        out.print("\n  keep it: the present configuration is as fast as the winner, within the error of the measurement")
+    _print_words("your line" if keep is None else "the winner's line, which is not measurably faster", changed, out)
     if not changed.changes:
         out.print("\n  unchanged: the present configuration is the fastest")
         return
@@ -167,6 +170,17 @@ def print_changed(changed: "ChangedLine", files: "Sequence[Path]" = (), console:
         out.print(f"  {escape(each.about):<{width}}  [dim]{old}[/] -> [bold]{new}[/]")
     for path in files:
         out.print(f"\n  written: {escape(str(path))}")
+
+
+def _print_words(title: str, line: "ChangedLine", out: "Console") -> None:
+    """Print a launch line with its changed words marked; only a terminal shows the removed ones."""
+    marks = {"": "", "changed": "bold underline green", "added": "bold underline green", "removed": "strike red"}
+    words = [
+        f"[{marks[word.mark]}]{escape(shlex.quote(word.text))}[/]" if word.mark else escape(shlex.quote(word.text))
+        for word in line.words
+        if word.mark != "removed" or out.is_terminal
+    ]
+    out.print(f"\n[bold]{title}[/]\n", "  " + " ".join(words), sep="\n", soft_wrap=True)
 
 
 def understood_json(job: "LineJob") -> dict[str, Any]:

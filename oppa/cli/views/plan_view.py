@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # it loads torch
 def print_plan(plan: TunePlan) -> None:
     """Print the problem of a search, the launcher, the budget and the first trial, to stdout."""
     problem, limits = plan.problem, plan.problem.limits
-    budget = [f"{limits.trials} trials"] if limits.trials is not None else []
+    budget = [_trials_in_words(plan, limits.trials)] if limits.trials is not None else []
     budget += [format_seconds(limits.wall_time_s)] if limits.wall_time_s is not None else []
     budget += [limit_in_words(problem)] if limits.max_gpu_hours is not None else []
     study = {"study": _study_in_words(plan.resumed)} if plan.resumed else {}
@@ -41,6 +41,12 @@ def print_plan(plan: TunePlan) -> None:
     style.print_rows(style.out(), lines, HEAD)
     warn_of_unknown_device(problem.cluster)
     warn_if_it_does_not_pay(plan.expected)
+
+
+def _trials_in_words(plan: TunePlan, limit: int) -> str:
+    """Return how many trials the search may take; no configuration is tried twice, except after a search at a smaller size."""
+    count = len(plan.candidates)
+    return f"{limit} trials" if plan.proxy or count > limit else f"{count} trials, one of each valid configuration"
 
 
 def _study_in_words(resumed: "ResumedStudy") -> str:

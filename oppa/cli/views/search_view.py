@@ -37,8 +37,10 @@ class SearchView:
 
     _IMPROVED = "best so far"
 
-    def __init__(self, study: Study, interruption: Interruption, problem: Problem) -> None:
+    def __init__(self, study: Study, interruption: Interruption, problem: Problem, configurations: int | None = None) -> None:
         self._study, self._interruption, self._problem = study, interruption, problem
+        self._most = min(filter(None, (problem.limits.trials, configurations)), default=None)
+        """Most search trials that may run; None if it is not known."""
         self.live = Live(console=style.err(), auto_refresh=False, transient=True)
         """The live view, shown inside its context; where stderr is no terminal, it prints nothing."""
         self._looked_at, self._drawn_at = time.monotonic(), 0.0
@@ -163,7 +165,7 @@ class SearchView:
 
     def _budget_text(self) -> str:
         limits, elapsed_s = self._problem.limits, time.monotonic() - self._began_at
-        of_limit = f" of {limits.trials}" if limits.trials else ""
+        of_limit = f" of {self._most}" if self._most else ""
         left = f", {format_seconds(max(0.0, limits.wall_time_s - elapsed_s))} left" if limits.wall_time_s else ""
         return f"{len(self._searched)}{of_limit} trials   {format_seconds(elapsed_s)} spent{left}"
 

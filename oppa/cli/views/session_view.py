@@ -51,7 +51,7 @@ class SessionView:
         self.folder = session.part_of or study.folder
         print_problem(problem, session.candidates, study, session.expected, session.transfer)
         if session.profiler is None:
-            view = SearchView(study, self._interruption, problem)
+            view = SearchView(study, self._interruption, problem, len(session.candidates))
         else:
             from oppa.cli.views.profile_view import ProfileView
 

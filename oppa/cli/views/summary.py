@@ -204,7 +204,8 @@ def _comparisons(result: "WinnerComparison") -> list[str]:
         return [*before, _row("speed-up", "unknown: no default configuration fits")]
     if result.reference.configuration == result.best.configuration:
         return [*before, _row("speed-up", f"none: no trial is faster than {result.reference_in_words}")]
-    return [*before, _compared("speed-up", result, result.speed_up)]
+    keep = [_row("advice", "keep the baseline: it is as fast as the winner, within the error of the measurement")]
+    return [*before, _compared("speed-up", result, result.speed_up), *(keep if result.keeps_baseline else [])]
 
 
 def _failure(result: "WinnerComparison") -> list[str]:

@@ -36,6 +36,8 @@ export OPPA_TRIAL="$run" OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}" PYTHONPATH={p
 {exports}exec {command}"""
 _STEPS, _FOLDER = "\0steps", "\0folder"
 """Placeholders for values that the script has only when it runs; the words around them are already quoted."""
+_OF_RUNS = frozenset(["steps", "folder", "cache_folder"])
+"""Placeholders that a run fills in."""
 _NOTE = "Each run creates a folder with one line per step in measurements.jsonl and its outcome in outcome.json."
 
 
@@ -50,18 +52,32 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     body = _BODY.format(
         steps=STEPS,
         path=shlex.quote(os.pathsep.join(_paths(runner))),
-        exports="".join(f"export {name}={value}\n" for name, value in _exports(runner, problem, configuration).items()),
+        exports=_exported(runner, problem, configuration),
         command=_users_own(problem, configuration) if problem.command and not problem.command.files else _command(runner, problem),
     )
     usage = f"[STEPS]          default: {STEPS} optimizer steps"
-    run = launch.script(problem, configuration, usage=usage, body=body, notes=(_NOTE,), once=not joins_hosts(problem))
+    once = not joins_hosts(problem)
+    run = launch.script(problem, configuration, usage=usage, body=body, notes=(_NOTE,), once=once, starts_own=True)
     return {SPEC: json.dumps(spec.to_dict(), indent=1) + "\n", launch.SCRIPT: run}
+
+
+def own_line(problem: Problem, configuration: Configuration) -> str:
+    """Return shell commands that start the user's own launch line; empty if there is none, or if only a run's folder completes it."""
+    problem = problem.restored
+    if problem.command is None or problem.command.files or problem.command.placeholders & _OF_RUNS:
+        return ""
+    return f"{_exported(load_runner(problem.runner), problem, configuration)}exec {_users_own(problem, configuration)}"
 
 
 def parse(problem: Problem, files: Files) -> Reading:
     """Read the file of a trial."""
     values = parse_json(only(files, ".json"), source=f"`{SPEC}`", hint=f"name the {SPEC} that `oppa export` wrote")
     return Reading(settings=stated.table(values if isinstance(values, dict) else {"configuration": values}, "configuration"))
+
+
+def _exported(runner: Runner, problem: Problem, configuration: Configuration) -> str:
+    """Return the shell commands that set the environment variables."""
+    return "".join(f"export {name}={value}\n" for name, value in _exports(runner, problem, configuration).items())
 
 
 def _exports(runner: Runner, problem: Problem, configuration: Configuration) -> dict[str, str]:

@@ -12,7 +12,7 @@ from oppa.errors import InputError
 from oppa.problem.bounded_text import parse_json, parse_yaml
 from oppa.problem.configuration import Configuration, Value
 from oppa.problem.problem import Problem
-from oppa.tuning.formats import deepspeed, launch, options, space_words, stated
+from oppa.tuning.formats import deepspeed, launch, options, space_words, stated, torchrun
 from oppa.tuning.formats.format import Files, Reading
 
 NAME = "Transformers"
@@ -57,7 +57,11 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
         words += ["--bf16", "true"]
     start = f'exec {launch.torchrun(problem)} "$@" {shlex.join(words)}'
     notes = (f"TRAIN.py reads its arguments by HfArgumentParser. {CONFIG} has the same ones, for a program that reads a file.",)
-    run = launch.script(problem, configuration, usage="TRAIN.py [ARGUMENT]...", body=start, notes=notes)
+    usage = "TRAIN.py [ARGUMENT]..."
+    if own := torchrun.own_line(problem, configuration) if problem.space.name == SPACE else "":
+        usage = f"[{usage}]          default: the study's own program"
+        start = f"if test $# -eq 0; then\n{own}\nfi\n{start}"
+    run = launch.script(problem, configuration, usage=usage, body=start, notes=notes, starts_own=bool(own))
     return {CONFIG: json.dumps(options.arguments(words), indent=2) + "\n", launch.SCRIPT: run}
 
 

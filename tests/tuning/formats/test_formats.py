@@ -19,6 +19,7 @@ from oppa.problem.configuration import PARAMETERS
 from oppa.problem.software import Software
 from oppa.problem.training import LauncherChoice
 from oppa.tuning.formats import FORMATS, export
+from oppa.tuning.formats.launch import NOT_OWN
 from tests.tuning.formats.conftest import MEGATRON_KNOBS, at, read_back, requested, some_with_knobs
 
 SPACES = ("deepspeed", "colossalai", "megatron", "torch")
@@ -137,6 +138,32 @@ def test_torchrun_starts_a_program_of_the_users_own_as_it_stands(problem_of, tmp
     assert printed[-1] == "2 a b --steps=7 {}"
     (run,) = (tmp_path / "runs").iterdir()
     assert json.loads((run / "trial.json").read_text())["steps"] == 7
+
+
+def test_a_script_for_the_trainer_starts_the_studys_own_program_unless_another_is_named(problem_of, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = LaunchCommand(argv=("echo", "mine", "--per_device_train_batch_size", "{micro_batch}"))
+    problem = dataclasses.replace(problem_of("transformers"), runner=catalog.find("runners", "command"), command=command)
+    (tmp_path / "torchrun").write_text('#!/bin/sh\necho torchrun "$@"\n')
+    (tmp_path / "torchrun").chmod(0o755)
+    configuration = problem.candidates().configuration(0)
+    micro = f"--per_device_train_batch_size {configuration.micro_batch}"
+    (tmp_path / "run.sh").write_text(export("transformers", problem, configuration)["run.sh"])
+    path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+    def printed(*words):
+        return subprocess.run(["sh", "run.sh", *words], env=path, capture_output=True, text=True, check=True).stdout
+
+    assert printed().startswith(f"mine {micro}")
+    assert printed("other.py").startswith(f"torchrun --standalone --nproc-per-node 8 other.py {micro}")
+
+
+@pytest.mark.parametrize("name", ["deepspeed", "accelerate", "megatron"])
+def test_a_script_for_another_program_than_the_studys_own_states_that(name, problem_of) -> None:
+    problem = problem_of(name)
+    own = dataclasses.replace(problem, runner=catalog.find("runners", "command"), command=LaunchCommand(argv=("train", "{micro_batch}")))
+    configuration = some(problem)[0]
+    assert NOT_OWN in export(name, own, configuration)["run.sh"] and NOT_OWN not in export(name, problem, configuration)["run.sh"]
 
 
 def test_the_script_of_a_runner_of_ones_own_finds_report(problem_of) -> None:

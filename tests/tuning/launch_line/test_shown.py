@@ -5,9 +5,11 @@ import io
 import pytest
 from rich.console import Console
 
-from oppa.cli.views.launch_line_view import print_understood
+from oppa.cli.views.launch_line_view import print_changed, print_understood
 from oppa.problem.describe import unknown
 from oppa.report.money import most_lines
+from oppa.tuning.comparison import WinnerComparison
+from oppa.tuning.launch_line.changed_line import changed_line
 from oppa.tuning.repeated_failures import remedy
 from tests.tuning.conftest import trial_of
 from tests.tuning.launch_line.conftest import CPUS
@@ -15,6 +17,27 @@ from tests.tuning.launch_line.examples import FSDP
 
 DEEPSPEED = '{"train_batch_size": 64, "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 2}}'
 TRAINER = "torchrun --nproc-per-node 8 train.py --per_device_train_batch_size 4 --output_dir out"
+
+
+def trials_of(configuration, *rates):
+    """Return the repeats of a configuration, with their rates."""
+    return tuple(trial_of(number, configuration, rate, purpose="verification") for number, rate in enumerate(rates, 1))
+
+
+@pytest.mark.parametrize(("winner_rates", "keeps"), [((1.0, 1.2, 1.1), True), ((2.0, 2.01, 2.02), False)])
+def test_a_winner_that_is_tied_with_the_present_configuration_changes_no_line(winner_rates, keeps, job) -> None:
+    made = job(TRAINER)
+    present = made.problem.baseline
+    winner = next(each for each in made.problem.candidates() if each.micro_batch == 2)
+    repeats = {winner: trials_of(winner, *winner_rates), present: trials_of(present, 1.0, 1.1, 1.0)}
+    best, reference = repeats[winner][0], repeats[present][0]
+    found = WinnerComparison(best=best, reference=reference, runner_up=None, repeats=repeats, baseline=present)
+    assert found.keeps_baseline is keeps
+    text = io.StringIO()
+    keep = changed_line(made, present) if found.keeps_baseline else None
+    print_changed(changed_line(made, winner), console=Console(file=text, width=400), keep=keep)
+    first = text.getvalue().split("\n\n")[1]
+    assert (first.strip() == TRAINER) is keeps and ("keep it: the present configuration is as fast" in text.getvalue()) is keeps
 
 
 def shown(made) -> str:
@@ -93,3 +116,18 @@ def test_a_trial_that_hangs_before_its_first_step_has_a_hint_at_its_time_limit(o
     silent = trial_of(0, problem.candidates().configuration(0), 1.0, outcome, cause="no step was reported: x", step_times_s=())
     assert ("raise `limits.trial_time` if it takes longer to start" in remedy(silent, problem)) is is_hinted
     assert "command.steps.pattern" in remedy(silent, problem)
+
+
+@pytest.mark.parametrize(
+    ("lines", "pattern"),
+    [
+        ("step 1 loss 2.5\nstep 2 loss 2.4", "pattern='step (?P<step>[0-9]+)'"),
+        ("loading\nglobal_step: 8, lr 1\nglobal_step: 9, lr 1", "pattern='global_step: (?P<step>[0-9]+)'"),
+        ("loss 2.5\nstep 2 of the setup", "pattern='step (?P<step>[0-9]+) took (?P<ms>[0-9.]+) ms'"),
+        ("", "pattern='step (?P<step>[0-9]+) took (?P<ms>[0-9.]+) ms'"),
+    ],
+)
+def test_the_pattern_in_a_hint_is_that_of_the_lines_that_the_program_printed(lines, pattern, job) -> None:
+    problem = job("torchrun --nproc-per-node 8 t.py --b {b=1:1,2}").problem
+    silent = trial_of(1, problem.baseline, None, "failed", cause="no step was reported", traceback=lines)
+    assert pattern in remedy(silent, problem)
