@@ -153,6 +153,19 @@ def test_a_job_or_rows(given) -> None:
         predict(**{name: Path(value) if isinstance(value, str) else value for name, value in given.items()})
 
 
+def test_rows_that_no_framework_can_run_are_exit_code_1(oppa) -> None:
+    impossible = ROW.replace(",256,", ",255,")
+    (oppa.folder / "in.csv").write_text(f"{HEADER}\n{impossible}\n{impossible}\n")
+    said = oppa("predict", "--rows", "in.csv", "--out", "out.csv", code=1).stderr
+    assert "no prediction for any of the 2 rows of `in.csv`" in said and "hint: line 2 breaks: gbs a multiple of dp * mbs" in said
+    assert len((oppa.folder / "out.csv").read_text().splitlines()) == 3
+
+
+def test_a_row_that_does_not_fit_is_predicted(oppa) -> None:
+    (oppa.folder / "in.csv").write_text(f"{HEADER}\n{ROW.replace('4096,32', '65536,32')}\n")
+    assert ",False," in oppa("predict", "--rows", "in.csv").stdout
+
+
 def test_wrong_input_is_exit_code_2(oppa) -> None:
     assert oppa("predict", code=2).stderr.startswith("error: `oppa predict` needs either JOB")
     assert "hint: name a CSV file" in oppa("predict", "--rows", "none.csv", code=2).stderr

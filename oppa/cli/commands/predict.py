@@ -54,7 +54,7 @@ def predict(
     time and memory with 90% intervals, tokens per second, whether the row fits,
     and the probability that it does.
 
-    Exit codes: 0 predicted, 1 no configuration of the job fits, 2 wrong input, 3 environment lacking.
+    Exit codes: 0 predicted, 1 no configuration of the job fits or no framework can run any row, 2 wrong input, 3 environment lacking.
     """
     if (job or command) and not rows and not out:
         _predict_job(job, command or (), settings_of(changes, model), limit=limit, as_json=as_json)
@@ -101,6 +101,9 @@ def _predict_rows(path: Path, out: Path | None) -> None:
     if len(cannot := predicted.index[predicted["fits"].isna()]):
         rules = broken_rules(check_rows(predicted.loc[cannot[:1]]))
         broken = "; ".join(rule for rule, breaks in rules.items() if breaks[0])
+        if len(cannot) == len(predicted):
+            message = f"no prediction for any of the {len(predicted)} rows of `{path}`: no framework can run them"
+            raise InfeasibleError(message, hint=f"line {cannot[0] + 2} breaks: {broken}")
         style.err().print(
             f"[yellow]warning[/]: no prediction for {len(cannot)} of the {len(predicted)} rows, the first in line {cannot[0] + 2}: "
             f"no framework can run them\n\n[cyan]hint[/]: line {cannot[0] + 2} breaks: {broken}\n"
