@@ -27,6 +27,7 @@ from oppa.problem.problem import Problem, facts_of
 from oppa.problem.settings import parse_settings, validate_with
 from oppa.problem.space import FRAMEWORKS, Facts, SearchSpace
 from oppa.problem.space_file import COMMAND, ParameterTable, narrow, read_space
+from oppa.problem.stated_words import program_at
 
 PROGRAM = "program"
 """Name of the search space of a launch line whose model is not stated."""
@@ -195,9 +196,20 @@ def _space(
     honoured = set(space.names if declared.parameters is None else declared.parameters)
     if command is not None:
         command.check_names(space.names, model="layers" in facts)
+        _require_unset(space, command)
         honoured = named | {known.name for known in space.parameters if known.words or known.keys}
         _require_file({name for name in keyed - honoured if isinstance(values := given.get(name), list) and len(values) > 1}, command)
     return narrow(space, given, honoured=honoured, runner=runner.name, named=named if command else ())
+
+
+def _require_unset(space: SearchSpace, command: LaunchCommand) -> None:
+    """Raise JobError if the launch line sets the variable of a parameter in front of its program, which would get no other value."""
+    in_front = (word.partition("=") for word in command.argv[: max(program_at(command.argv), 0)])
+    stated = {name: value for name, equals, value in in_front if equals}
+    for known in space.parameters:
+        if known.env in stated:
+            hint = f"remove `{known.env}={stated[known.env]}` there, and state it as the present value: `default = {stated[known.env]}`"
+            raise JobError(f"the launch line sets `{known.env}`, so trials would not get the values of `{known.name}`", hint=hint)
 
 
 def _with_settable_keys(space: SearchSpace, given: Mapping[str, Any], command: LaunchCommand | None) -> SearchSpace:

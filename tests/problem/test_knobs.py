@@ -174,6 +174,12 @@ def test_values_imply_the_scale(values, scale, program) -> None:
         (["train", "{x}"], "[space.parameters]\nx = [1, 'a']\n", "the values of `x`", "of one type"),
         (["train", "{x=1:1,2}"], "[space.parameters]\nz = [1, 2]\n", "`[space.parameters]` has no parameter `z`", "x"),
         (["train", "{x=1:1,2}"], "[space.parameters.z]\nvalues = [1, 2]\n", "nothing uses the parameter `z`", "{z}"),
+        (
+            ["env", "A=2", "python", "t.py", "Z=3"],
+            '[space.parameters.z]\nvalues = [1, 2]\nenv = "A"\n',
+            "sets `A`, so trials would not get the values of `z`",
+            "`default = 2`",
+        ),
         (["train", "{x=1:1,2}"], "[space.parameters.z]\nvalues = [1, 2]\nenv = 'RANK'\n", "oppa itself sets `RANK`", "another"),
         (["train", "{x=1:1,2}"], "[objective]\npattern = 'loss'\n", "has no group `value`", "(?P<value>"),
         (["train", "{x=1:1,2}"], "[objective]\npattern = '(?P<value>.) (?P<ms>.)'\n", "has the group `ms`", "(?P<value>"),

@@ -97,15 +97,17 @@ def changed_line(job: LineJob, configuration: Configuration) -> ChangedLine:
         present = tuple(word.text for word in words[start:end])
         words[start:end] = [MarkedWord(text=text, mark="removed") for text in present]
         changes.append(LineChange(about=present[0].partition("=")[0], old=" ".join(_values(present)) or "on", new=""))
-    variables = _changed_variables(problem, configuration)
+    variables = _changed_variables(job, configuration)
     changes += [LineChange(about=name, old=old, new=new) for name, (old, new) in variables.items()]
     head_words = _with_variables(head_words, {name: value for name, (_, value) in variables.items()})
     return ChangedLine(words=(*head_words, *words), changes=(*changes, *_of_files(job, configuration)))
 
 
-def _changed_variables(problem: Problem, configuration: Configuration) -> dict[str, tuple[str, str]]:
-    """Return the environment variables of parameters that have another value than in the baseline, with both values."""
-    before = {} if problem.baseline is None else problem.variables(problem.baseline)
+def _changed_variables(job: LineJob, configuration: Configuration) -> dict[str, tuple[str, str]]:
+    """Return the environment variables of parameters that have another value than in the line or the baseline, with both values."""
+    problem = job.problem
+    before = {name: word.text for name, word in job.line.environment if not word.missing}
+    before |= {} if problem.baseline is None else problem.variables(problem.baseline)
     now = problem.variables(configuration)
     return {name: (before.get(name, ""), value) for name, value in now.items() if before.get(name) != value}
 

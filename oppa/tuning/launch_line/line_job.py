@@ -98,7 +98,10 @@ def load_line(
     line, meaning = understand(words, environment=environment, settings=given, machine=here)
     line = dataclasses.replace(line, takes_arguments=_takes_arguments(line, environment))
     meaning = _with_model(meaning, given)
-    command = command_of(line, meaning, environment)
+    varied = _varied_variables(given)
+    settings = [*settings, *_present_values(line, varied)]
+    others = tuple((name, word) for name, word in line.environment if name not in varied)
+    command = command_of(dataclasses.replace(line, environment=others), meaning, environment)
     _require_stated(command)
     _require_present_values(line.typed)
     _require_no_varied_variable(line)
@@ -123,6 +126,20 @@ def load_line(
         notes=(*assumed, *meaning.notes, *command.notes, *notes, *_unheld_batch(problem, meaning), *_tags(command)),
         mounted=tuple(_mounted(command, study)),
     )
+
+
+def _varied_variables(settings: Mapping[str, Any]) -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Return the parameters that the user declares for environment variables, by variable: each with its name and its table."""
+    parameters = table(table(settings, "space"), "parameters")
+    return {str(entry["env"]): (name, entry) for name, entry in parameters.items() if isinstance(entry, dict) and entry.get("env")}
+
+
+def _present_values(line: LaunchLine, varied: Mapping[str, tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
+    """Yield settings of the present values: those of varied variables that the line sets, unless the user states a default."""
+    for variable, word in line.environment:
+        name, entry = varied.get(variable, ("", {}))
+        if name and "default" not in entry and not word.missing:
+            yield f"space.parameters.{name}.default={word.text}"
 
 
 def _takes_arguments(line: LaunchLine, environment: Mapping[str, str]) -> bool:
@@ -229,8 +246,8 @@ def _require_no_varied_variable(line: LaunchLine) -> None:
         if word.is_typed and (found := PLACEHOLDER.search(word.text)):
             present, _, choices = found[0].strip("{}").partition("=")[2].partition(":")
             values = dict.fromkeys([present, *choices.split(",")]) if choices else ["..."]  # the first one is the present value
-            setting = f'space.parameters.{name.lower()}={{values=[{",".join(values)}],env="{name}"}}'
-            hint = f"declare it, with the present value first: `--set {shlex.quote(setting)}`"
+            setting = f'space.parameters.{name.lower()}={{values=[{",".join(values)}],default={present or "..."},env="{name}"}}'
+            hint = f"declare it, with the present value as its default: `--set {shlex.quote(setting)}`"
             raise InputError(
                 f"the variable `{name}` has the placeholder `{found[0]}`, but only words of the program are filled in", hint=hint
             )

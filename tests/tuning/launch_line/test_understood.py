@@ -372,7 +372,7 @@ def test_a_strategy_with_arguments_stays_as_the_file_has_it(job) -> None:
         (
             "'BATCH_SIZE={micro_batch=8:4,8,16}' torchrun --nproc-per-node 2 train.py --foo '{x=1:1,2}'",
             "the variable `BATCH_SIZE` has the placeholder `{micro_batch=8:4,8,16}`",
-            """`--set 'space.parameters.batch_size={values=[8,4,16],env="BATCH_SIZE"}'`""",
+            """`--set 'space.parameters.batch_size={values=[8,4,16],default=8,env="BATCH_SIZE"}'`""",
         ),
         (
             "pyhton train.py '{x=1:1,2}'",
@@ -385,6 +385,16 @@ def test_what_would_reach_the_program_as_text_is_refused(line, message, hint, jo
     with pytest.raises(InputError, match=re.escape(message)) as refused:
         job(line)
     assert hint in refused.value.hint
+
+
+def test_a_variable_that_a_parameter_varies_is_not_set_in_front_of_trials(job) -> None:
+    workers = 'space.parameters.workers={values=[4,8,16],env="WORKERS"}'
+    made = job("A=1 WORKERS=8 python train.py", settings=[workers])
+    assert made.problem.command.argv == ("env", "A=1", "python", "train.py") and made.problem.space["workers"].default == 8
+    stated = job("WORKERS=8 python train.py", settings=[workers, "space.parameters.workers.default=16"])
+    assert stated.problem.space["workers"].default == 16
+    with pytest.raises(InputError, match="the default of `workers`, 2, is not one of its values"):
+        job("WORKERS=2 python train.py", settings=[workers])
 
 
 @pytest.mark.parametrize("word", ["model={a:1,b:2}", "betas={adam:[0.9,0.95]}", "{loss:,.2f}", "{x:8}"])
