@@ -41,6 +41,12 @@ MOST_GIB = 2.0**32
 OBJECTIVE = "an objective"
 THOUSANDS = re.compile(r"\s*[+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9,])")
 """The beginning of a number with commas between its thousands."""
+AMBIGUOUS = re.compile(r"\s*[+-]?[1-9][0-9]{0,2},[0-9]{3}(?:[eE][+-]?[0-9]+)?\s*")
+"""A number whose comma separates thousands or is a decimal one; a program prints all its numbers in one way."""
+NUMBERS = ("s", "ms", "per_s", "tokens_per_s", "value", "loss", "memory_gib")
+"""Named groups whose texts are numbers."""
+CLOCKED = ("s", "ms", "per_s")
+"""Those of them that the clock can check."""
 SHOWN = 40
 """Most characters of a text in a message."""
 
@@ -164,6 +170,8 @@ class StepCounter:
         self.sources, self.seen, self.total = {}, {}, 0  # the numbers and the units of each source; the most units
         self.at_s = now_s
         self.rest, self.rest_s = 0, 0.0
+        self.has_decimal_commas = None
+        """Whether the program prints decimal commas; None until a number shows it."""
 
     def read(self, lines, now_s):
         """Return the steps that lines complete.
@@ -171,13 +179,31 @@ class StepCounter:
         Args:
             lines: The facts of each line. Lines that came at once share the time since the lines before them.
         """
+        has_begun = self.total > 0  # before the first unit, a program starts
         units = [unit for facts in lines for unit in self.units(facts)]
+        self.learn_commas(lines, (now_s - self.at_s) / len(units) if units and has_begun else 0.0)
         if not units:
             self.at_s = now_s if any(facts.get("done") == "0" for facts in lines) else self.at_s
             return []
         share_s = (now_s - self.at_s) / len(units)
         self.at_s = now_s
         return [step for unit in units if (step := self.step(unit, share_s))]
+
+    def learn_commas(self, lines, share_s):
+        """Note whether commas are decimal ones, as the numbers of the lines show, or else the seconds that passed for each unit.
+
+        Args:
+            lines: The facts of each line.
+            share_s: The seconds; 0 if they are not known.
+        """
+        stated = [(name, text) for facts in lines for name in NUMBERS if "," in (text := facts.get(name) or "")]
+        for name, text in stated:
+            if not AMBIGUOUS.fullmatch(text):
+                self.has_decimal_commas = not THOUSANDS.match(text)
+            elif self.has_decimal_commas is None and name in CLOCKED and share_s > 0:
+                factor, power = (TIMES | RATES)[name], -1 if name in RATES else 1
+                thousands, decimal = (factor * float_in(text, decimal=each) ** power for each in (False, True))
+                self.has_decimal_commas = abs(math.log(decimal / share_s)) < abs(math.log(thousands / share_s))
 
     def units(self, facts):
         """Return the units by which a line extends those of the source that is furthest."""
@@ -199,9 +225,13 @@ class StepCounter:
         self.rest_s += self.seconds(facts, share_s)
         if self.rest < self.per_step:
             return None
-        step = PrintedStep(seconds=self.rest_s, loss=float_in(facts.get("loss")), memory_bytes=in_bytes(facts.get("memory_gib")))
+        step = PrintedStep(seconds=self.rest_s, loss=self.number(facts, "loss"), memory_bytes=in_bytes(self.number(facts, "memory_gib")))
         self.rest, self.rest_s = 0, 0.0
         return step
+
+    def number(self, facts, name):
+        """Return the number that a line states under a name; None if it states none."""
+        return float_in(facts.get(name), decimal=self.has_decimal_commas)
 
     def seconds(self, facts, otherwise):
         """Return the seconds that a line states, directly or as a rate; else `otherwise`.
@@ -212,21 +242,23 @@ class StepCounter:
         for names, power in ((self.times, 1), (self.rates, -1)):
             for name, factor in names.items():
                 if facts.get(name):
-                    return seconds_of(facts[name], factor, power, what=OBJECTIVE if name == "value" else "a step time")
+                    what = OBJECTIVE if name == "value" else "a step time"
+                    return seconds_of(facts[name], factor, power, what=what, decimal=self.has_decimal_commas)
         return otherwise
 
 
-def seconds_of(text, factor, power, *, what):
+def seconds_of(text, factor, power, *, what, decimal=None):
     """Return the seconds that a printed number states, as a time if the power is 1, or as a rate if it is -1.
 
     Args:
         what: What the text states, for messages.
+        decimal: Whether commas are decimal ones; None if that is not known.
 
     Raises:
         ValueError: The text is no positive number, or the seconds are out of bounds.
     """
-    number = number_in(text)
-    if number is None or number <= 0:
+    number = float_in(text, decimal=decimal)
+    if number is None or not math.isfinite(number) or number <= 0:
         raise ValueError(f"the program prints `{text[:SHOWN]}`, but times, rates and objectives must be positive")
     log_s = math.log(factor) + power * math.log(number)
     if not math.log(SHORTEST_S) <= log_s <= math.log(LONGEST_S):
@@ -244,27 +276,21 @@ def whole(text):
     return int(text)
 
 
-def number_in(text):
-    """Return the finite number that a text states; None if there is none."""
-    number = float_in(text)
-    return number if number is not None and math.isfinite(number) else None
-
-
-def float_in(text):
+def float_in(text, *, decimal=None):
     """Return the number that a text states, NaN and infinity included: a loss that diverges was reported. None if there is none."""
     try:
-        return float(with_point(text)) if text else None
+        return float(with_point(text, decimal=decimal)) if text else None
     except ValueError:
         return None
 
 
-def with_point(text):
+def with_point(text, *, decimal=None):
     """Return a printed number without thousands separators and with a decimal point: `1,234.5`, `1.234,5` and `1234,5` are one number.
 
-    A comma separates thousands if three digits follow it and a number from 1 to 999 comes before it, as in `2,976`. Any other one is a
-    decimal comma, as in `0,052`.
+    A comma separates thousands if three digits follow it and a number from 1 to 999 comes before it, as in `2,976`, unless the program is
+    known to print decimal commas. Any other one is a decimal comma, as in `0,052`.
     """
-    if THOUSANDS.match(text):
+    if THOUSANDS.match(text) and not (decimal and AMBIGUOUS.fullmatch(text)):
         return text.replace(",", "")
     return text.replace(".", "").replace(",", ".") if text.rfind(",") > text.rfind(".") else text
 
@@ -276,6 +302,5 @@ def facts_of(text, match):
 
 
 def in_bytes(gib):
-    """Return GiB in bytes; None if there is no number."""
-    number = number_in(gib)
-    return None if number is None else int(min(max(number, -1.0), MOST_GIB) * GIB)
+    """Return GiB in bytes; None if there is no finite number."""
+    return int(min(max(gib, -1.0), MOST_GIB) * GIB) if gib is not None and math.isfinite(gib) else None

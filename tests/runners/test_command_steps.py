@@ -216,6 +216,36 @@ def test_a_step_time_out_of_bounds_is_not_called_an_objective():
     assert "objective" not in str(raised.value)
 
 
+TIMED = r"step (?P<step>\d+) (?:loss (?P<loss>\S+) )?(?:(?P<s>\S+) s|(?P<ms>\S+) ms|(?P<per_s>\S+) it/s)$"
+
+
+def read_times(texts, every_s):
+    """The seconds of the steps that a program prints in such words, a line every so many seconds."""
+    lines = [(every_s * (number + 1), f"step {number} {text}") for number, text in enumerate(texts)]
+    return [step.seconds for step in timed(lines, TIMED, ranks=1)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "every_s", "expected"),
+    [
+        (["0,998 s", "1,002 s", "1,004 s"], 1.0, [0.998, 1.002, 1.004]),
+        (["2,976 ms", "2,984 ms", "2,981 ms"], 3.0, [2.976, 2.984, 2.981]),
+        (["2,976 ms", "2,984 ms", "2,981 ms"], 0.003, [2.976, 0.002984, 0.002981]),  # the first step is not measured
+        (["1,976 it/s", "2,000 it/s"], 0.5, [1 / 1976, 0.5]),
+        (["1,976 it/s", "2,000 it/s"], 0.0005, [1 / 1976, 0.0005]),
+        (["loss 10,5 1,002 s", "loss 9,25 1,004 s"], 1.0, [1.002, 1.004]),
+        (["loss 1,234.5 1,002 ms", "loss 9.25 1,004 ms"], 1.0, [1.002, 1.004]),
+    ],
+)
+def test_a_comma_of_two_meanings_has_that_of_the_programs_other_numbers_or_that_of_the_clock(texts, every_s, expected):
+    assert read_times(texts, every_s) == pytest.approx(expected)
+
+
+def test_a_loss_has_the_decimal_comma_of_the_times():
+    seen = timed([(1.0, "step 0 loss 2,976 0,998 s"), (2.0, "step 1 loss 1,976 1,002 s")], TIMED, ranks=1)
+    assert [step.loss for step in seen] == [2.976, 1.976]
+
+
 @pytest.mark.parametrize(
     ("text", "number"),
     [

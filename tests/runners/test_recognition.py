@@ -161,6 +161,13 @@ def test_an_ambiguous_rate_is_not_read(text):
         ("eval_step=295 took 0.0485s", ("", "")),
         ("[0][395/400] loss 2.5, 13.3 ms/step", ("ms-per-step", "13.3")),
         ("it/s: 11.7 | 85 ms", ("steps-per-s", "11.7")),
+        ("step 1: 0,085 s", ("step-s", "0,085")),
+        ("step 1: took 1,976.5 ms", ("step-ms", "1,976.5")),
+        ("step 1: took 1.976,5 ms", ("step-ms", "1.976,5")),
+        ("step 1,2.5,85.3 ms", ("step-ms", "85.3")),
+        ("0,085 s/it", ("s-per-step", "0,085")),
+        ("11,7 it/s", ("steps-per-s", "11,7")),
+        ("ms/step: 1,976.5 | x", ("ms-per-step", "1,976.5")),
         ("Epoch: [0][  95/5005]\tTime  0.030 (  0.031)\tData  0.001 (  0.002)\tLoss 6.9e+00 (7.0e+00)", ("pytorch-imagenet", "0.030")),
     ],
 )
