@@ -20,7 +20,7 @@ TAIL = 5
 PATTERN = """--set "command.steps.pattern='{}'\""""
 EXAMPLE = "step (?P<step>[0-9]+) took (?P<ms>[0-9.]+) ms"
 """Example of what reads the steps of a program."""
-NUMBERED = re.compile(r"\b((?:global_|train_)?(?:step|iter|iteration|update|batch)[ :=#]{1,3})[0-9]+\b", re.IGNORECASE)
+NUMBERED = re.compile(r"\b((?:global_|train_|num_)?(?:steps?|iter|iteration|updates?|batch)[ :=#\"]{1,4})[0-9]+\b", re.IGNORECASE)
 """The number of a step in a line without its time."""
 
 
@@ -82,7 +82,8 @@ def remedy(trial: Trial, problem: Problem) -> str:
 def _numbered(trial: Trial) -> str:
     """Return the pattern of the numbers of steps in the last lines of a trial's output; empty if they have none."""
     found = [match[1] for line in trial.traceback.splitlines() if (match := NUMBERED.search(line))]
-    return f"{found[-1]}(?P<step>[0-9]+)" if len(found) > 1 and found[-1] == found[-2] else ""
+    is_alike = len(found) > 1 and found[-1] == found[-2]
+    return f"{found[-1]}(?P<step>[0-9]+)".replace('"', ".") if is_alike else ""  # a quote would end that of the shell
 
 
 def _is_silent(trial: Trial) -> bool:

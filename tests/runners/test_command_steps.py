@@ -28,6 +28,8 @@ LINES = {
     "lightning": LIGHTNING,
     "deepspeed": "[INFO] [logging.py:96:log_dist] [Rank 0] step={}, skipped=0, lr=[0.001], mom=[(0.9, 0.999)]",
     "pytorch-imagenet": "Epoch: [0][{:5}/5005]\tTime  0.500 ( 0.612)\tData  0.100 ( 0.231)\tLoss 2.5000e+00 (2.5e+00)",
+    "fairseq": "INFO | train_inner | epoch 001:     10 / 1000 loss=2.5, nll_loss=2, wps=53351, ups=0.5, wpb=4, num_updates={}, lr=0.0005",
+    "composer": "[epoch=1][batch={}/200]:",
     "ms-per-step": "[0][{}/400] 500.0 ms/step",
     "step-ms": "Step {} | loss 2.5 | 500.0 ms | lr 1e-4",
     "step-s": "iteration {}: loss 2.5, took 0.5 seconds",
@@ -154,6 +156,11 @@ def test_ranks_with_a_prefix_are_distinguished_in_epochs_of_any_length(prefix, r
     lines = [(0.5 * place, prefix.format(*each)) for place, each in enumerate(printed, 1)]
     assert len(timed(lines, STEP, ranks=4)) == len(numbers)
     assert len(timed(lines, "step", ranks=4)) == len(numbers), "without a number, each line of a rank is a step"
+
+
+def test_an_evaluation_of_composer_and_of_fairseq_is_no_step():
+    assert not facts("[Eval batch=3/10] Eval on eval data", formats()["composer"]["pattern"])
+    assert not facts("epoch 001 | valid on 'valid' subset | loss 8.2 | ppl 230 | num_updates 300", formats()["fairseq"]["pattern"])
 
 
 def test_a_number_in_brackets_is_a_rank_only_where_torch_prints_it():

@@ -123,6 +123,7 @@ def test_a_trial_that_hangs_before_its_first_step_has_a_hint_at_its_time_limit(o
     [
         ("step 1 loss 2.5\nstep 2 loss 2.4", "pattern='step (?P<step>[0-9]+)'"),
         ("loading\nglobal_step: 8, lr 1\nglobal_step: 9, lr 1", "pattern='global_step: (?P<step>[0-9]+)'"),
+        ('{"step": 8, "loss": 2.5}\n{"step": 9, "loss": 2.4}', "pattern='step.: (?P<step>[0-9]+)'"),
         ("loss 2.5\nstep 2 of the setup", "pattern='step (?P<step>[0-9]+) took (?P<ms>[0-9.]+) ms'"),
         ("", "pattern='step (?P<step>[0-9]+) took (?P<ms>[0-9.]+) ms'"),
     ],
