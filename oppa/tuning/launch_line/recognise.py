@@ -84,8 +84,8 @@ def reads_trainer_arguments(sources: LineSources) -> str:
     """Return what shows that the program reads the arguments of Transformers' Trainer; empty if nothing does."""
     if not sources.line.is_python:
         return ""  # a command has defaults of its own
-    if "no_trainer" in sources.line.program_name or (sources.script and not re.search(r"\w*(Trainer|Parser)\b", sources.script)):
-        return ""  # a loop of its own
+    if "no_trainer" in sources.line.program_name or (sources.script and _has_own_loop(sources.script)):
+        return ""
     options = trainer_options(sources)
     stated = [name for name in _TRAINER if name in options]
     if "per_device_train_batch_size" in stated and len(stated) >= 2:
@@ -100,6 +100,12 @@ def reads_trainer_arguments(sources: LineSources) -> str:
     if parser and sources.imports("transformers|trl") and re.search(r"\b(HfArgumentParser|TrlParser)\b", sources.script):
         return f"{sources.line.program_name} uses {parser[1]}"
     return ""
+
+
+def _has_own_loop(script: str) -> bool:
+    """Return whether a script has no Trainer and no parser of its arguments, or declares the Trainer's arguments itself."""
+    declares = re.search(rf"""add_argument\(\s*["']--({"|".join(_TRAINER[:2])})["']""", script)
+    return declares is not None or not re.search(r"\w*Trainer\b|\b(?!ArgumentParser\b)\w*Parser\b", script)
 
 
 def positional_file(options: Options, sources: LineSources) -> Word | None:

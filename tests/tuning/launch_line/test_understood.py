@@ -387,6 +387,15 @@ def test_what_would_reach_the_program_as_text_is_refused(line, message, hint, jo
     assert hint in refused.value.hint
 
 
+@pytest.mark.parametrize("line", ["torchrun --nproc-per-node 8 own.py", "accelerate launch --num_processes 8 own.py"])
+def test_a_loop_of_ones_own_with_the_trainers_names_gets_none_of_its_arguments(line, job) -> None:
+    option = 'parser = argparse.ArgumentParser()\nparser.add_argument("--per_device_train_batch_size", type=int)\n'
+    for script in (option, f"{option}class OwnTrainer: pass\n"):
+        files = {"own.py": f"import argparse\nfrom accelerate import Accelerator\n{script}"}
+        made = job(f"{line} --per_device_train_batch_size 4 --output_dir out --x '{{x=1:1,2}}'", files)
+        assert "--logging_steps" not in made.problem.command.argv and made.meaning.framework != "transformers"
+
+
 def test_a_variable_that_a_parameter_varies_is_not_set_in_front_of_trials(job) -> None:
     workers = 'space.parameters.workers={values=[4,8,16],env="WORKERS"}'
     made = job("A=1 WORKERS=8 python train.py", settings=[workers])
