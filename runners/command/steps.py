@@ -46,7 +46,7 @@ AMBIGUOUS = re.compile(r"\s*[+-]?[1-9][0-9]{0,2},[0-9]{3}(?:[eE][+-]?[0-9]+)?\s*
 NUMBERS = ("s", "ms", "per_s", "tokens_per_s", "value", "loss", "memory_gib")
 """Named groups whose texts are numbers."""
 CLOCKED = ("s", "ms", "per_s")
-"""Those of them that the clock can check."""
+"""Named groups whose numbers the clock can check."""
 SHOWN = 40
 """Most characters of a text in a message."""
 
@@ -171,7 +171,7 @@ class StepCounter:
         self.at_s = now_s
         self.rest, self.rest_s = 0, 0.0
         self.has_decimal_commas = None
-        """Whether the program prints decimal commas; None until a number shows it."""
+        """True if the program prints decimal commas, False if commas separate thousands; None until a number shows it."""
 
     def read(self, lines, now_s):
         """Return the steps that lines complete.
@@ -287,8 +287,8 @@ def float_in(text, *, decimal=None):
 def with_point(text, *, decimal=None):
     """Return a printed number without thousands separators and with a decimal point: `1,234.5`, `1.234,5` and `1234,5` are one number.
 
-    A comma separates thousands if three digits follow it and a number from 1 to 999 comes before it, as in `2,976`, unless the program is
-    known to print decimal commas. Any other one is a decimal comma, as in `0,052`.
+    A comma separates thousands if three digits follow it and a number from 1 to 999 comes before it, as in `2,976`. Any other one is a
+    decimal comma, as in `0,052`. In a program that prints decimal commas, so is a single one of the first kind.
     """
     if THOUSANDS.match(text) and not (decimal and AMBIGUOUS.fullmatch(text)):
         return text.replace(",", "")
