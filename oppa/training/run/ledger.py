@@ -18,38 +18,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from oppa.errors import CheckpointError
 from oppa.regular_file import LIMIT_BYTES, open_regular, parse_json
-from oppa.training.run.ledger_events import MEND, STEP, Line, event_of
+from oppa.training.run.ledger_events import MEND, event_of
+from oppa.training.run.ledger_events import STEP as STEP
+from oppa.training.run.ledger_events import Line as Line
 
 if TYPE_CHECKING:
     from oppa.training.run.training_run import TrainingRun
-
-__all__ = [
-    "CHANGED",
-    "ENDED",
-    "FILE",
-    "NOT_ROLLED_BACK",
-    "REFUSED",
-    "ROLLED_BACK",
-    "STARTED",
-    "STEP",
-    "UNDONE",
-    "UNUSABLE",
-    "VALIDATED",
-    "Checksums",
-    "Ledger",
-    "Line",
-    "Tail",
-    "change_event",
-    "first_step",
-    "last",
-    "latest_steps",
-    "lines",
-    "note",
-    "read",
-    "require_whole",
-    "size",
-    "standing",
-]
 
 FILE = "steps.jsonl"
 STARTED, CHANGED, ROLLED_BACK, VALIDATED, ENDED = "started", "changed", "rolled_back", "validated", "ended"
