@@ -11,7 +11,7 @@ from torch import nn
 
 from oppa.protocol.worker import SLIDING, accuracy_gain
 from oppa.training.model.tensor_parallel import IGNORED
-from oppa.training.statistics.accuracy import hits
+from oppa.training.statistics.validation import hits
 from oppa.training.statistics.worker_metrics import WorkerMetrics, decoded, encoded
 
 

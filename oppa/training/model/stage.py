@@ -24,6 +24,9 @@ from oppa.training.model.blocks import Block, norm_of, rotation_of
 from oppa.training.model.embeddings import PatchEmbedding, TiedHead, TokenEmbedding
 from oppa.training.model.tensor_parallel import WHOLE, ColumnLinear, Slice, enter, own_part
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""Type in which a stage computes, by the precision of a job."""
+
 
 class ModelStage(nn.Module):
     """Runs consecutive parts. The first part embeds the inputs, and the last one computes this rank's slice of the logits.

@@ -8,15 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from oppa.training.data.images import side_of
-from oppa.training.model.stage import ModelStage
+from oppa.training.model.stage import DTYPES, ModelStage
 from oppa.training.model.tensor_parallel import IGNORED, Slice, cross_entropy
 from oppa.training.model.weights import Pretrained, materialise
 from oppa.training.parallel.data_parallel import shard
 from oppa.training.parallel.extra_parameters import recompute_of, sequence_parallel
 from oppa.training.parallel.mesh import Mesh, MeshAxis
 from oppa.trials.trial_folder import TrialSpec
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class Family(Protocol):

@@ -4,7 +4,7 @@ The rules were found by experiment: under torch 2.13, every layout that they per
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from oppa.errors import InputError, nearest
 from oppa.pipeline.from_configuration import shape_of
@@ -61,9 +61,14 @@ def require_buildable(model: Model, configuration: Configuration) -> None:
         require_divisible(model, configuration.tp)
     rules |= _expert_rules(model, configuration) | _context_rules(model, configuration) | _sequence_rules(model, configuration)
     rules |= _shard_rules(configuration)
+    _require(rules, f"`{configuration.id}` of the model `{model.name}` cannot be built")
+
+
+def _require(rules: Mapping[str, bool], message: str) -> None:
+    """Raise InputError with this message, and the first rule that does not hold as its hint."""
     for rule, holds in rules.items():
         if not holds:
-            raise InputError(f"`{configuration.id}` of the model `{model.name}` cannot be built", hint=rule)
+            raise InputError(message, hint=rule)
 
 
 def require_divisible(model: Model, tp: int) -> None:
@@ -137,11 +142,7 @@ def require_schedulable(configuration: Configuration, layers: int) -> None:
     if configuration.pp > 1 and configuration.schedule not in SCHEDULES:
         raise InputError(f"`schedule = {configuration.schedule}` is unknown", hint=nearest(configuration.schedule, SCHEDULES))
     rules = {**_batch_rules(configuration), **(_schedule_rules(configuration) if configuration.pp > 1 else {})}
-    for rule, holds in rules.items():
-        if not holds:
-            raise InputError(
-                f"`{configuration.id}` cannot run {configuration.num_microbatches} micro-batches through {layers} layers", hint=rule
-            )
+    _require(rules, f"`{configuration.id}` cannot run {configuration.num_microbatches} micro-batches through {layers} layers")
     cut(configuration.stage_layout, shape_of(configuration), [1.0] * (layers + 2))
 
 
@@ -190,11 +191,7 @@ def require_shareable(model: Model, configuration: Configuration, local_batches:
         "give each worker at least one sample": min(local_batches, default=0) > 0,
         "local batches must add up to global_batch": sum(local_batches) == configuration.global_batch,
     }
-    for rule, holds in rules.items():
-        if not holds:
-            raise InputError(
-                f"`{configuration.id}` cannot divide {configuration.global_batch} samples into {list(local_batches)}", hint=rule
-            )
+    _require(rules, f"`{configuration.id}` cannot divide {configuration.global_batch} samples into {list(local_batches)}")
 
 
 def require_measurable(configuration: Configuration, statistics_every: int | None) -> None:

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from oppa.training.data.sources import source_of
+from oppa.training.model.stage import DTYPES
 from oppa.training.model.user_module import parts_of
 from oppa.training.parallel.data_parallel import shard_module
 from oppa.training.parallel.extra_parameters import recompute_of
-from oppa.training.parallel.family import DTYPES
 from oppa.training.parallel.mesh import Mesh
 from oppa.trials.trial_folder import TrialSpec
 

@@ -307,9 +307,8 @@ class Attempt:
 
     def _reasons(self) -> dict[str, Any]:
         """Return the reason of the decision and its weighed values, as fields of the ledger."""
-        return (
-            {"reason": self._decision.reason, "weighed": dict(self._decision.weighed)} if self._decision else {"reason": "", "weighed": {}}
-        )
+        decision = self._decision
+        return {"reason": decision.reason if decision else "", "weighed": dict(decision.weighed) if decision else {}}
 
     def _save(self, run: TrainingRun, *, must: bool = False) -> None:
         """Save a checkpoint, and remove the oldest ones. A failure is raised if `must`; else it is logged, and a later save retries."""

@@ -82,7 +82,8 @@ class TrainingRun:
         self.spec, self.run_options, self.mesh = spec, run_options, mesh
         self.steps = self.samples = 0
         """Optimizer steps taken, and samples seen in them."""
-        self.noise_scale = NoiseScale(smoothing=_smoothing(run_options, spec.model.seq_len))
+        warmup_tokens = run_options.warmup_samples * spec.model.seq_len or Smoothing().warmup_tokens
+        self.noise_scale = NoiseScale(smoothing=Smoothing(warmup_tokens=warmup_tokens))
         """Noise scale of the gradients so far."""
         self.statistics_every = 1 if run_options.statistics_every is None else run_options.statistics_every
         """Interval of steps whose gradients are measured; 0 for none."""
@@ -387,8 +388,3 @@ def _local_batches(checkpoint: Path, configuration: Configuration) -> tuple[int,
 
 def _checksum(shown: Batch) -> int:
     return zlib.crc32(shown.inputs.contiguous().view(-1).view(torch.uint8).numpy().data)
-
-
-def _smoothing(run_options: RunOptions, seq_len: int) -> Smoothing:
-    """Return a smoothing whose warm-up is that of the learning rate, if there is one."""
-    return Smoothing(warmup_tokens=run_options.warmup_samples * seq_len) if run_options.warmup_samples else Smoothing()

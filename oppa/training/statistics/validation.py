@@ -1,4 +1,4 @@
-"""Compute the loss on held-out samples, under any layout.
+"""Compute the loss and the accuracy on held-out samples, under any layout.
 
 Micro-batches run forward one at a time, from stage to stage. This is slower than a schedule, but the same under all schedules. All replicas
 run equally many, because they may have to gather weights together. Samples that pad a share do not count.
@@ -22,7 +22,6 @@ from oppa.training.data.batches import Batch, Source
 from oppa.training.model.tensor_parallel import IGNORED
 from oppa.training.parallel.family import Family
 from oppa.training.parallel.mesh import Mesh
-from oppa.training.statistics.accuracy import hits
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,3 +111,16 @@ class Evaluation:
         found = hits(output, targets) if self.mesh.tp.size == self.mesh.cp.size == 1 else None
         hit = found[0] if found is not None else torch.full_like(loss, torch.nan)
         return torch.stack((loss * count, count, hit)).double() / self.mesh.cp.size
+
+
+def hits(output: Tensor, targets: Tensor) -> Tensor | None:
+    """Return the number of correct predictions and of targets, shape (2,); None if the outputs are not one per class.
+
+    Args:
+        output: One value per class along the last dimension, shape (..., classes); the largest is the prediction.
+        targets: Class numbers, or IGNORED, shape (...).
+    """
+    if output.shape[:-1] != targets.shape or targets.is_floating_point():
+        return None
+    right = output.argmax(-1) == targets  # IGNORED is negative, so it never equals a class
+    return torch.stack((right, targets != IGNORED)).flatten(1).sum(1)

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from oppa.protocol.worker import WorkerState, accuracy_gain
 from oppa.training.profiler.clocks import Reading, clock_of
-from oppa.training.statistics.accuracy import hits
 from oppa.training.statistics.device_counters import GpuCounters, GpuReading, NetworkCounters, network_counters
+from oppa.training.statistics.validation import hits
 
 FIELDS = tuple(field.name for field in dataclasses.fields(WorkerState))
 WHOLE = ("local_batch", "retransmissions")

@@ -1,6 +1,6 @@
 """Trace a model of Hugging Face Transformers from its `config.json`. The package is needed here alone.
 
-Attention runs fused and causal without a mask, as with flash attention and sequences without padding. PartWeights have the job's precision.
+Attention runs fused and causal without a mask, as with flash attention and sequences without padding. Weights have the job's precision.
 """
 
 import json
@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.model import Model
 from oppa.problem.trace import ModelTrace
+from oppa.training.model.stage import DTYPES
 from oppa.training.torch_internals import FakeTensorMode
 from oppa.training.tracing.passes import PartWeights, Pass, combine
 from oppa.training.tracing.recorder import Recording, held_tensors, recording
 
 FUSED = "oppa_fused"
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 """Fused attention keeps a seed in place of a mask, so its dropout is left out."""
 

@@ -5,7 +5,7 @@ Layers of the same structure run once: those whose modules, weights and input ha
 
 import dataclasses
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +14,11 @@ from oppa.errors import InputError
 from oppa.problem.model import Model
 from oppa.problem.trace import ModelTrace
 from oppa.training.data.images import side_of
+from oppa.training.model.stage import DTYPES
 from oppa.training.model.user_module import Parts, parts_of
 from oppa.training.torch_internals import FakeTensorMode
 from oppa.training.tracing.passes import PartWeights, Pass, combine
 from oppa.training.tracing.recorder import Recording, held_tensors, recording
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def trace_user_module(model: Model, precision: str) -> ModelTrace:
@@ -109,8 +108,4 @@ def _signature(layer: nn.Module, x: Tensor) -> Hashable:
 
 
 def _count(module: nn.Module) -> int:
-    return sum(tensor.numel() for tensor in _distinct(module.parameters()))
-
-
-def _distinct(tensors: Iterable[Tensor]) -> Iterable[Tensor]:
-    return {id(tensor): tensor for tensor in tensors}.values()
+    return sum(parameter.numel() for parameter in module.parameters())
