@@ -100,6 +100,6 @@ def _recorded(folder: Path, weights: Weights, problem: Problem) -> list[Recorded
     explored = policy_of(run.policy, weights)(None)
     assert isinstance(explored, ExploringPolicy)
     try:
-        return recorded(ledger.standing(ledger.read(folder)), weights.actions, weights.reward, explored.drawn)
+        return recorded(ledger.standing(ledger.read(folder)), weights.actions, weights.reward, explored.chosen)
     except InputError as error:
         raise InputError(f"`{folder}`: {error.message}", hint=error.hint) from None

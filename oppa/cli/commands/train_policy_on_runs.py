@@ -53,7 +53,7 @@ def learn_on(
             style.err().print(f"learned from {number} of {episodes} episodes" + (f": {out}" if number else ""), markup=False)
             raise typer.Exit(code)
         lines = ledger.standing(ledger.read(folder))
-        worth = learner.update(lines, drawing(None).drawn)
+        worth = learner.update(lines, drawing(None).chosen)
         learner.weights.save(out)
         found.append({"run": str(folder), "worth": worth, **_last_values(lines)})
         style.err().print(f"episode {number + 1} of {episodes}: mean reward {worth:+.3f} a window; written: {out}", markup=False)

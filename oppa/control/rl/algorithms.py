@@ -12,6 +12,7 @@ from oppa.control.rl.course import RUNS, WINDOWS, Array, Course, seed_of
 from oppa.control.rl.episode import Episode, EpisodeTask
 from oppa.control.rl.learner import GAMMA, Learner, cumulative, layers_of, network
 from oppa.control.rl.observation import NAMES, observations
+from oppa.control.rl.policy import drawn
 from oppa.control.rl.weights import Weights, normalisation
 from oppa.errors import EnvironmentLackingError
 from oppa.random_streams import stream
@@ -89,11 +90,6 @@ def _as_written(course: Course, episodes: int, on_episode: EpisodeCallback) -> t
         learner.update(np.concatenate(seen), np.concatenate(chosen).tolist(), cumulative(np.array(rewards)).ravel())
         on_episode(number, np.array(rewards))
     return layers_of(learner.module)
-
-
-def drawn(probabilities: Array, random: np.random.Generator) -> NDArray[np.intp]:
-    """Draw the number of an action for each row, by probabilities of shape (n, actions)."""
-    return np.asarray((probabilities.cumsum(1) > random.random((len(probabilities), 1))).argmax(1))
 
 
 def _by_ppo(course: Course, episodes: int, on_episode: EpisodeCallback) -> tuple[tuple[Array, Array], ...]:

@@ -9,17 +9,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from oppa.control.decision import Decision, JobState, Policy
+from oppa.control.decision import JobState
 from oppa.control.rl.learner import Learner, cumulative, layers_of, module_of
 from oppa.control.rl.observation import observations
 from oppa.control.rl.off_policy_evaluation import Drawn, recorded, ridge
-from oppa.control.rl.policy import silent, taken
+from oppa.control.rl.policy import WindowPolicy, drawn, draws_at
 from oppa.control.rl.weights import Weights
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
-from oppa.random_streams import stream
 from oppa.training.parallel.supported_layouts import require_runnable
 from oppa.training.run.ledger import Line
 
@@ -29,30 +28,25 @@ RATE = 1e-3
 """Learning rate of the optimizer."""
 
 
-class DrawingPolicy(Policy):
+class DrawingPolicy(WindowPolicy):
     """Draws steps by the probabilities of a learned policy.
 
     Args:
         throughputs: Unused.
         weights: Weights of the learned policy.
-        seed: Seed of the draws; the same state always gives the same steps.
+        seed: Seed of the draws.
     """
 
+    name = "the online policy"
+
     def __init__(self, throughputs: ThroughputIndex | None = None, *, weights: Weights, seed: int = 0) -> None:
-        self._weights, self._seed = weights, seed
-        self.window = self.interval = weights.window
+        super().__init__(weights)
+        self._seed = seed
 
-    def decide(self, state: JobState) -> Decision:
-        """Return a decision with the next batch of each worker."""
-        if not state.workers:
-            return silent(state)
-        return taken(state, self._weights.actions, self.drawn(state), "the online policy")
-
-    def drawn(self, state: JobState) -> list[int]:
+    def chosen(self, state: JobState) -> list[int]:
         """Draw the number of a step for each worker."""
         likely = self._weights.probabilities(observations(state, self._weights.actions))
-        draw = stream(self._seed, f"actions at {state.samples}").random((len(likely), 1))
-        return [int(number) for number in (likely.cumsum(1) > draw).argmax(1)]
+        return [int(number) for number in drawn(likely, draws_at(state, self._seed))]
 
 
 def require_teaching(problem: Problem, configuration: Configuration, window: int) -> None:

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oppa.control.decision import Decision, DecisionKind, JobState, Limit, Policy, stay
-from oppa.control.rl.actions import Actions
 from oppa.control.rl.observation import observations
 from oppa.control.rl.reward import sample_s
 from oppa.control.rl.weights import Weights
@@ -22,7 +21,38 @@ USUAL = 0.9
 """Decay per window of the running mean of the reward."""
 
 
-class LearnedPolicy(Policy):
+class WindowPolicy(Policy):
+    """Chooses a step for each worker after each window; the subclasses state how."""
+
+    name: str
+    """Name of the policy in its reasons."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self.window = self.interval = weights.window
+
+    def chosen(self, state: JobState) -> Sequence[int]:
+        """Return the number of a step for each worker; the same state always gives the same numbers, unless the policy learns."""
+        raise NotImplementedError
+
+    def decide(self, state: JobState) -> Decision:
+        """Return a decision with the next batch of each worker; a No-Op if the workers report no metrics."""
+        if not state.workers:
+            return stay(state, "workers report no metrics: only pure data parallelism has local batches", Limit.UNKNOWN)
+        before = tuple(worker.local_batch for worker in state.workers)
+        after = self._weights.actions.after(before, self.chosen(state))
+        if after == before:
+            return stay(state, f"{self.name} changes no batch")
+        steps = ", ".join(f"{late - early:+d}" for early, late in zip(before, after, strict=True))
+        return Decision(
+            command=DecisionKind.SCALE_BS,
+            configuration=dataclasses.replace(state.configuration, global_batch=sum(after)),
+            local_batches=after,
+            reason=f"{self.name} changes the workers' batches by {steps}",
+        )
+
+
+class LearnedPolicy(WindowPolicy):
     """Chooses the most likely step of its weights for each worker.
 
     Args:
@@ -32,18 +62,16 @@ class LearnedPolicy(Policy):
         seed: Seed of the draws.
     """
 
-    def __init__(self, throughputs: ThroughputIndex | None = None, *, weights: Weights, online: int = 0, seed: int = 0) -> None:
-        self._weights, self._online = weights, _Online(weights, seed) if online else None
-        self.window = self.interval = weights.window
+    name = "the learned policy"
 
-    def decide(self, state: JobState) -> Decision:
-        """Return a decision with the next batch of each worker."""
-        if not state.workers:
-            return silent(state)
-        actions = self._weights.actions
-        seen = observations(state, actions)
-        chosen = self._online.chosen(state, seen) if self._online else self._weights.best(seen)
-        return taken(state, actions, chosen, "the learned policy")
+    def __init__(self, throughputs: ThroughputIndex | None = None, *, weights: Weights, online: int = 0, seed: int = 0) -> None:
+        super().__init__(weights)
+        self._online = _Online(weights, seed) if online else None
+
+    def chosen(self, state: JobState) -> Sequence[int]:
+        """Return the most likely step of each worker, or the drawn one while the policy learns."""
+        seen = observations(state, self._weights.actions)
+        return self._online.chosen(state, seen) if self._online else self._weights.best(seen)
 
 
 class _Online:
@@ -70,61 +98,37 @@ class _Online:
         mean = float(np.mean(rewards))
         self._usual = mean if self._before is None else USUAL * self._usual + (1 - USUAL) * mean
         rows = weights.normalised(seen)
-        likely = self._learner.probabilities(rows)
-        draw = stream(self._seed, f"actions at {state.samples}").random((len(rows), 1))
-        chosen: list[int] = (likely.cumsum(1) > draw).argmax(1).tolist()
+        chosen: list[int] = drawn(self._learner.probabilities(rows), draws_at(state, self._seed)).tolist()
         self._before = rows, chosen
         return chosen
 
 
-class ExploringPolicy(Policy):
+class ExploringPolicy(WindowPolicy):
     """Draws actions uniformly at random; its runs serve to evaluate other policies (`oppa.control.rl.off_policy_evaluation`).
 
     Args:
         throughputs: Unused.
         weights: Weights from which the actions and the window are taken.
-        seed: Seed of the draws; the same state always gives the same actions.
+        seed: Seed of the draws.
     """
+
+    name = "the random policy"
 
     def __init__(self, throughputs: ThroughputIndex | None = None, *, weights: Weights, seed: int = 0) -> None:
-        self._actions, self._seed = weights.actions, seed
-        self.window = self.interval = weights.window
+        super().__init__(weights)
+        self._seed = seed
 
-    def decide(self, state: JobState) -> Decision:
-        """Return a decision with the next batch of each worker."""
-        if not state.workers:
-            return silent(state)
-        return taken(state, self._actions, self.drawn(state), "the random policy")
-
-    def drawn(self, state: JobState) -> list[int]:
+    def chosen(self, state: JobState) -> list[int]:
         """Draw the number of a step for each worker."""
-        random = stream(self._seed, f"actions at {state.samples}")
-        return [int(number) for number in random.integers(len(self._actions.steps), size=len(state.workers))]
+        steps = len(self._weights.actions.steps)
+        return [int(number) for number in draws_at(state, self._seed).integers(steps, size=len(state.workers))]
 
 
-def taken(state: JobState, actions: Actions, chosen: Sequence[int], who: str) -> Decision:
-    """Return the decision that follows from the number of a step for each worker.
-
-    Args:
-        state: State of the job.
-        actions: Actions that the numbers refer to.
-        chosen: Number of a step for each worker.
-        who: Name of the policy, for the reason.
-    """
-    before = tuple(worker.local_batch for worker in state.workers)
-    after = actions.after(before, chosen)
-    if after == before:
-        return stay(state, f"{who} changes no batch")
-    steps = ", ".join(f"{late - early:+d}" for early, late in zip(before, after, strict=True))
-    configuration = dataclasses.replace(state.configuration, global_batch=sum(after))
-    return Decision(
-        command=DecisionKind.SCALE_BS,
-        configuration=configuration,
-        local_batches=after,
-        reason=f"{who} changes the workers' batches by {steps}",
-    )
+def draws_at(state: JobState, seed: int) -> np.random.Generator:
+    """Return the random numbers for a decision; the same state always has the same ones."""
+    return stream(seed, f"actions at {state.samples}")
 
 
-def silent(state: JobState) -> Decision:
-    """Return a No-Op, because workers report no metrics."""
-    return stay(state, "workers report no metrics: only pure data parallelism has local batches", Limit.UNKNOWN)
+def drawn(probabilities: Array, random: np.random.Generator) -> NDArray[np.intp]:
+    """Draw the number of an action for each row, by probabilities of shape (n, actions)."""
+    return np.asarray((probabilities.cumsum(1) > random.random((len(probabilities), 1))).argmax(1))

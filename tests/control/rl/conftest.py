@@ -60,7 +60,7 @@ def explored(task, weights, windows: int, seed: int = 0) -> list[RecordedWindow]
     episode, policy, found = Episode(task, task.hosts(seed), seed=seed), ExploringPolicy(weights=weights, seed=seed), []
     for _ in range(windows):
         before, early = episode.state, (found[-1].rewards if found else (0.0,) * task.workers)
-        drawn = tuple(policy.drawn(before))
+        drawn = tuple(policy.chosen(before))
         after = policy.decide(before).local_batches or episode.local_batches
         rewards = episode.step(after)
         batches, actions = [each.local_batch for each in before.workers], weights.actions

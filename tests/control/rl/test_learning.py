@@ -9,13 +9,13 @@ from oppa.control.decision import DecisionKind, JobState, Limit
 from oppa.control.policies.proportional import ProportionalPolicy
 from oppa.control.policies.static import StaticPolicy
 from oppa.control.registry import policy_of
-from oppa.control.rl.algorithms import ALGORITHMS, drawn, learned
+from oppa.control.rl.algorithms import ALGORITHMS, learned
 from oppa.control.rl.course import RUNS, WINDOWS
 from oppa.control.rl.episode import UNSEEN, Episode, evaluated_run
 from oppa.control.rl.evaluation import scores, sizes
 from oppa.control.rl.learner import Learner, cumulative, layers_of, network
 from oppa.control.rl.observation import NAMES
-from oppa.control.rl.policy import ExploringPolicy, LearnedPolicy
+from oppa.control.rl.policy import ExploringPolicy, LearnedPolicy, drawn
 from oppa.errors import InputError
 from tests.control.rl.conftest import biased, state
 

@@ -84,15 +84,15 @@ def test_a_ledger_is_read_as_it_was(task, small) -> None:
         )
         seen.append(now)
         episode.step(policy.decide(now).local_batches or episode.local_batches)
-    found = recorded(lines, small.actions, Reward(), policy.drawn)
+    found = recorded(lines, small.actions, Reward(), policy.chosen)
     assert len(found) == 39 and [each.state.workers for each in found] == [each.workers for each in seen[:-1]]
     assert [each.state.losses for each in found] == [each.losses for each in seen[:-1]]
     for each, behind in zip(found, seen[1:], strict=True):
         assert small.actions.after([one.local_batch for one in each.state.workers], each.chosen) == behind.local_batches
-        assert each.drawn == tuple(policy.drawn(each.state))
-    assert recorded([], small.actions, Reward(), policy.drawn) == []
+        assert each.drawn == tuple(policy.chosen(each.state))
+    assert recorded([], small.actions, Reward(), policy.chosen) == []
     with pytest.raises(InputError, match="carried out the steps that were drawn"):
-        recorded(lines, small.actions, Reward(), ExploringPolicy(weights=small, seed=4).drawn)
+        recorded(lines, small.actions, Reward(), ExploringPolicy(weights=small, seed=4).chosen)
 
 
 def line(step: int, loss: float | None, configuration: Configuration, samples: int) -> dict:
