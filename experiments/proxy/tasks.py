@@ -14,7 +14,7 @@ from oppa.problem.training import ProxyChoice
 from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.simulator.simulator import Simulator
 from oppa.tuning.proxy.choice import SHOWN, choose, promising, proposed_hosts, shown
-from oppa.tuning.proxy.stand_ins import Proxy, configuration_at, images
+from oppa.tuning.proxy.stand_ins import Proxy, images
 
 HOSTS: Mapping[str, int] = dict(zip(PROXY, (64, 64, 32, 32), strict=True))
 """Simulated jobs by kind (dense, mixture of experts, long context, FSDP), each on more hosts, with a batch that grows as much."""
@@ -69,8 +69,11 @@ def _listed_proxy(full: BenchmarkTask, small: BenchmarkTask) -> Proxy:
     columns, legal = images(full.candidates, small.problem, layers=full.problem.model.layers)
     stand_in = np.full(len(full.candidates), -1, dtype=np.intp)
     for row in np.flatnonzero(legal):
+        values = {name: column[row].item() for name, column in columns.items()}
         try:
-            stand_in[row] = small.candidates.index_of(configuration_at(columns, int(row), small.problem))
+            stand_in[row] = small.candidates.index_of(
+                small.problem.space.configuration({"global_batch": small.problem.global_batch, **values})
+            )
         except SpaceError:  # the table lacks it
             continue
     return Proxy(problem=small.problem, candidates=small.candidates, stand_in=stand_in)

@@ -32,7 +32,7 @@ def verify(
         EnvironmentLackingError: the program, a package or a device is missing.
         KeyboardInterrupt: the user stopped the verification; the same call continues it within a day.
     """
-    from oppa.tuning.verify.run import run_verification
+    from oppa.tuning.verify.rounds import run_verification
 
     planned = plan_verification(study, rounds=rounds, margin=margin, max_gpu_hours=max_gpu_hours, runner_up=runner_up, settings=settings)
     return run_verification(planned, callback)

@@ -17,7 +17,7 @@ from oppa.tuning.verification import Interval
 from oppa.tuning.verify.changes import moved
 from oppa.tuning.verify.finished import FinishedStudy
 from oppa.tuning.verify.past import VERDICT, open_folder, past
-from oppa.tuning.verify.run import run_verification
+from oppa.tuning.verify.rounds import run_verification
 from oppa.tuning.verify.verdict import judge, verdict_on
 from tests.tuning.conftest import trial_of
 

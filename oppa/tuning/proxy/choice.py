@@ -10,14 +10,14 @@ from oppa.cost.beliefs import beliefs_of_job
 from oppa.cost.coefficients import medians
 from oppa.cost.facts import workload_of
 from oppa.cost.memory import memory
-from oppa.cost.step_time import step_time
+from oppa.cost.step_time import stalled_probability, step_time, without_stalls
+from oppa.cost.workload import Workload
 from oppa.errors import InputError
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.problem.space_file import divisors
 from oppa.problem.training import ProxyChoice
 from oppa.tuning.designers.processes import RATE_LAYOUT, RATE_RESIDUAL
-from oppa.tuning.proxy.hypotheses import hypotheses
 from oppa.tuning.proxy.rung import Rung, require_cuttable, same_work_batch, uncut_layers
 from oppa.tuning.proxy.stand_ins import Proxy, proxy_of
 
@@ -79,6 +79,14 @@ def promising(problem: Problem, candidates: Candidates) -> NDArray[np.intp]:
         seconds = step_time(each, medians(time)).numpy()
         close |= seconds <= PROMISING * seconds[fits].min()
     return np.flatnonzero(fits & close)
+
+
+def hypotheses(work: Workload) -> list[Workload]:
+    """Return the work on hosts that stall as recorded of the framework, and on hosts that do not; once if it has no stalls.
+
+    The smaller size cannot show whether hosts of the full size stall.
+    """
+    return [work, without_stalls(work)] if stalled_probability(work).any() else [work]
 
 
 def proposed_hosts(hosts: int) -> list[int]:

@@ -65,8 +65,7 @@ def resumed(problem: Problem, candidates: Candidates, folder: Path) -> Proxy | N
     """Return the smaller size that an earlier session of a study chose; None if there is none, or the job states another one."""
     if (below := nested_study(folder)) is None:
         return None
-    stored, stated = below.problem, problem.proxy
-    rung = Rung(hosts=stored.cluster.hosts, layers=stored.model.layers, global_batch=stored.global_batch)
+    rung, stated = Rung.of(below.problem), problem.proxy
     if stated and any(value not in (None, getattr(rung, name)) for name, value in dataclasses.asdict(stated).items()):
         return None
     return proxy_of(problem, candidates, rung)

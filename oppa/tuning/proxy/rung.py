@@ -8,6 +8,7 @@ bubble in the step.
 import dataclasses
 import fractions
 from collections.abc import Collection
+from typing import Self
 
 from oppa.errors import InputError
 from oppa.problem.expressions import ValueKind, parse
@@ -28,6 +29,11 @@ class Rung:
     layers: int
     global_batch: int
     """Sequences per optimizer step."""
+
+    @classmethod
+    def of(cls, problem: Problem) -> Self:
+        """Return the size of a job."""
+        return cls(hosts=problem.cluster.hosts, layers=problem.model.layers, global_batch=problem.global_batch)
 
 
 def same_work_batch(problem: Problem, *, hosts: int, layers: int) -> fractions.Fraction:

@@ -39,7 +39,7 @@ class Proxy:
     @property
     def rung(self) -> Rung:
         """Return the smaller size."""
-        return Rung(hosts=self.problem.cluster.hosts, layers=self.problem.model.layers, global_batch=self.problem.global_batch)
+        return Rung.of(self.problem)
 
     @property
     def matched(self) -> NDArray[np.bool_]:
@@ -85,12 +85,6 @@ def images(candidates: Candidates, smaller: Problem, *, layers: int) -> tuple[Co
         return columns, legal
     others, also = _at(candidates, smaller, pp)
     return {name: np.where(legal, column, others[name]) for name, column in columns.items()}, legal | also
-
-
-def configuration_at(columns: Columns, row: int, smaller: Problem) -> Configuration:
-    """Return one image as a configuration."""
-    values = {name: column[row].item() for name, column in columns.items()}
-    return smaller.space.configuration({"global_batch": smaller.global_batch, **values})
 
 
 def _at(candidates: Candidates, smaller: Problem, pp: NDArray[Any]) -> tuple[Columns, NDArray[np.bool_]]:

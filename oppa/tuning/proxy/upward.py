@@ -47,7 +47,7 @@ from oppa.tuning.designers.processes import (
 )
 from oppa.tuning.designers.pruning import Pruning
 from oppa.tuning.designers.targets import memory_trials, rates, slacks, trial_variance
-from oppa.tuning.proxy.hypotheses import hypotheses
+from oppa.tuning.proxy.choice import hypotheses
 from oppa.tuning.proxy.stand_ins import Proxy
 from oppa.tuning.surrogate.cost_model import CostModel, MeanFunction
 from oppa.tuning.surrogate.distributions import Normal

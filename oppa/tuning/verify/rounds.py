@@ -1,13 +1,34 @@
-"""Run the rounds of a verification: one trial of each configuration a round, in an order that reverses, as the repeats of a search do."""
+"""Run a verification in rounds: one trial of each configuration a round, in an order that reverses, as the repeats of a search do."""
 
 import dataclasses
 from collections.abc import Sequence
 
 from oppa.study import Trial
 from oppa.tuning.comparison import WinnerComparison, is_unreliable, pairing_of
+from oppa.tuning.session import SessionCallback, SessionOptions, open_session
 from oppa.tuning.trial_executor import TrialExecutor
 from oppa.tuning.verify.finished import FinishedStudy
+from oppa.tuning.verify.past import open_folder, write_verdict
+from oppa.tuning.verify.plan import VerifyPlan
+from oppa.tuning.verify.result import VerifyResult
 from oppa.tuning.winner import allows, last_of, repeat_s, request_of
+
+
+def run_verification(plan: VerifyPlan, callback: SessionCallback | None = None) -> VerifyResult:
+    """Run the trials of a verification, and store its verdict in its folder.
+
+    Raises:
+        StudyError: a trial of an earlier verification runs, or the study's folder cannot be written.
+        EnvironmentLackingError: the hosts are gone, or can never be granted.
+        KeyboardInterrupt: the user stopped it.
+    """
+    number, folder = open_folder(plan.finished.folder, plan.setup.problem)
+    options = SessionOptions(folder=folder, facts=plan.facts, seed=number, callback=callback, verification=plan)
+    with open_session(plan.setup, options) as executor:
+        now = measure_again(executor, plan.finished, plan.rounds)
+        result = VerifyResult.of(plan, executor.study, now, number)
+        write_verdict(folder, result.to_dict())
+        return result
 
 
 def measure_again(executor: TrialExecutor, finished: FinishedStudy, rounds: int) -> WinnerComparison:
