@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import re
 import tomllib
 import typing
@@ -14,6 +15,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from oppa import units
 from oppa.errors import InputError, nearest
+from oppa.extensions import OptionValue
 from oppa.plain_text import clipped
 from oppa.problem.bounded_text import read_text, require_bounded, too_deep
 from oppa.problem.bounds import (
@@ -61,6 +63,13 @@ def _name(text: str) -> str:
     return text
 
 
+def _option(value: object) -> object:
+    if not isinstance(value, OptionValue) or (isinstance(value, float) and not math.isfinite(value)):
+        hint = "write a string in quotes, a number, or true or false"
+        raise PydanticCustomError("quantity", "{message}", {"message": "an option is a string, a number or a boolean", "hint": hint})
+    return value
+
+
 _TEXT = WithJsonSchema({"type": "string"})
 """The JSON schema of a quantity, which users write with its unit."""
 Count = Annotated[int, Field(ge=1)]
@@ -73,6 +82,8 @@ Bytes = Annotated[int, _quantity(units.parse_bytes, '"80 GiB"'), Field(gt=0, le=
 Seconds = Annotated[float, _quantity(units.parse_seconds, '"90 s"'), Field(gt=0, le=LONGEST_S), _TEXT]
 Latency = Annotated[float, _quantity(units.parse_seconds, '"3 us"'), Field(le=LONGEST_S), _TEXT]
 Bandwidth = Annotated[float, _quantity(units.parse_bandwidth, '"25 GB/s"'), Field(gt=0, le=FASTEST_BYTES_PER_S), _TEXT]
+Option = Annotated[Any, BeforeValidator(_option)]
+"""Value of an option of a launcher or a tracker, which checks the option itself."""
 Source = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 """Origin of the numbers of a table."""
 OptionalName = Annotated[str, AfterValidator(_name)]

@@ -43,11 +43,6 @@ def _finite(number: Any) -> Any:
     return number
 
 
-def negate(number: Any) -> Any:
-    """Return the number or column with the other sign."""
-    return subtract(0, number)
-
-
 add, subtract, multiply = exact(operator.add), exact(operator.sub), exact(operator.mul)
 divide, remainder = exact(operator.floordiv), exact(operator.mod)
 

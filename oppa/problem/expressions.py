@@ -147,7 +147,7 @@ class _Compiler:
                 return ValueKind.of(value), lambda values: value
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 number = self.expect(operand, ValueKind.NUMBER)
-                return ValueKind.NUMBER, lambda values: exact_arithmetic.negate(number(values))
+                return ValueKind.NUMBER, lambda values: exact_arithmetic.subtract(0, number(values))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 truth = self.expect(operand, ValueKind.TRUTH)
                 return ValueKind.TRUTH, lambda values: truth(values) ^ True

@@ -50,7 +50,7 @@ def harmless_command(
     framework = framework or framework_of(space.name)
     theirs = {word for known in space.parameters for word in argument_of(known).templates if word.startswith("--")}
     found = harmless(framework, command.argv, paths=paths, elsewhere=theirs, experts=experts)
-    found.require_known()
+    require_known(found.unknown)
     files, words, changes = _files(command, found, paths)
     declared = writes().program(framework)
     options = (name for name in theirs if (own := declared.options.get(declared.canonical(name))) and own.kind != "read")

@@ -11,15 +11,6 @@ from oppa.problem.space import DERIVED, Constraint, SearchSpace, needs
 from oppa.problem.space_file import divisors
 
 
-def require_some(space: SearchSpace) -> None:
-    """Raise JobError unless some configuration is valid.
-
-    The error names the binding constraints, and values that would leave a configuration.
-    """
-    if is_empty(space):
-        raise why_empty(space)
-
-
 def is_empty(space: SearchSpace) -> bool:
     """Return whether no configuration is valid. One choice represents all of a parameter that no expression names."""
     named = space.named

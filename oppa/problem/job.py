@@ -17,7 +17,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.declaration import DeclaredTable, OptionalName, listing, parse, read, validate
 from oppa.problem.declared_words import check_choices
 from oppa.problem.harmless_command import harmless_command
-from oppa.problem.infeasibility import require_some
+from oppa.problem.infeasibility import is_empty, why_empty
 from oppa.problem.inline_choices import InlineChoices, read_inline_choices
 from oppa.problem.job_file import JobFile, SearchSpaceTable
 from oppa.problem.launch_line.one_host import require_all_hosts
@@ -70,7 +70,8 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
         if job.space.name and not command.named_beside(own):
             _check_words(space)
         _check_completed(command, space, has_batch=job.batch is not None)
-    require_some(space)
+    if is_empty(space):
+        raise why_empty(space)
     return Problem(
         name=job.name or path.stem,
         stated_model=model,

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from oppa.errors import JobError, nearest
 from oppa.plain_text import clipped
@@ -30,6 +30,7 @@ from oppa.problem.declaration import (
     JobNatural,
     Latency,
     Name,
+    Option,
     Positive,
     listing,
     spell,
@@ -38,7 +39,6 @@ from oppa.problem.detect import physical_memory
 from oppa.problem.devices import CPU, memory_in, memory_of, read_hardware_file
 from oppa.problem.limits_table import LimitsTable
 from oppa.problem.model import HEAD_DIM, OF_EXPERTS, OF_LATENTS, Model
-from oppa.problem.option_value import option_value
 from oppa.problem.presets import PRESETS
 from oppa.problem.proxy_table import ProxyTable
 from oppa.problem.space_file import divisors
@@ -248,7 +248,7 @@ class LauncherTable(DeclaredTable):
 
     name: Name = "auto"
     """`auto`, `local`, `slurm`, `srun`, `ray`, or one of an installed package. `auto`: the allocation that oppa runs in, else this host."""
-    options: dict[str, Annotated[Any, BeforeValidator(option_value)]] = Field(default_factory=dict)
+    options: dict[str, Option] = Field(default_factory=dict)
     """Options of the launcher: those of `sbatch` for `slurm`, or those of `ray`."""
     parallel: JobCount | None = None
     """Trials that run at the same time."""

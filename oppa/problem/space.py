@@ -132,18 +132,11 @@ class Parameter:
         return given if fits else None
 
 
+_ALWAYS_STORED = ("name", "values", "choices", "default", "when", "divides", "open")
 _OPTIONS: Mapping[str, Any] = {
-    "degree": False,
-    "short": "",
-    "stated_scale": None,
-    "words": (),
-    "keys": {},
-    "launcher": False,
-    "env": "",
-    "on_request": False,
-    "changes": "speed",
+    field.name: {} if field.name == "keys" else field.default for field in dataclasses.fields(Parameter) if field.name not in _ALWAYS_STORED
 }
-"""Fields of a parameter that are stored if they are not as usual."""
+"""Fields of a parameter that are stored if they are not as usual, with their usual values."""
 
 FRAMEWORKS = "priors/frameworks"
 """Folder of the catalogue with the facts of frameworks that the cost model uses."""

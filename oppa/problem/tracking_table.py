@@ -2,13 +2,12 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from oppa.errors import JobError
-from oppa.problem.declaration import DeclaredTable, Name
-from oppa.problem.option_value import option_value
+from oppa.problem.declaration import DeclaredTable, Name, Option
 from oppa.problem.training import TrackingChoice
 from oppa.redaction import is_secret, redacted
 
@@ -22,7 +21,7 @@ class TrackingTable(DeclaredTable):
     """Experiment of MLflow, or project of W&B."""
     folder: Name = "tracking"
     """Folder of the trackers' files."""
-    options: dict[str, dict[str, Annotated[Any, BeforeValidator(option_value)]]] = Field(default_factory=dict)
+    options: dict[str, dict[str, Option]] = Field(default_factory=dict)
     """Options of each tracker, in `[tracking.options.NAME]`. A secret is an error."""
 
     def record(self, folder: Path = Path()) -> TrackingChoice:

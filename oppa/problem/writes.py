@@ -89,10 +89,6 @@ class HarmlessArguments:
     files: tuple[FileInLine, ...] = ()
     """Configuration files among the words; see `harmless_keys`."""
 
-    def require_known(self) -> None:
-        """Raise UndeclaredError if it is unknown what the program does with a path."""
-        require_known(self.unknown)
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HarmlessKeys:

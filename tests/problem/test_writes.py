@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from oppa.errors import InputError, JobError
-from oppa.problem.writes import harmless, harmless_keys
+from oppa.problem.writes import harmless, harmless_keys, require_known
 from oppa.problem.writes_file import framework_of, writes
 
 FRAMEWORKS = ("megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "transformers", "lightning", "plain")
@@ -178,14 +178,14 @@ def test_an_abbreviation_of_an_option_that_writes_is_unknown():
 def test_the_error_names_the_path_and_how_to_declare_it():
     _, found = trial("plain", "--my-dir out/x --other a/b")
     with pytest.raises(JobError, match=r"`--my-dir out/x` looks like a path; `.*` .*: it is not declared") as error:
-        found.require_known()
+        require_known(found.unknown)
     assert """--set 'command.paths."--my-dir"=redirect'""" in error.value.hint
 
 
 @pytest.mark.parametrize("word", ["train.py", "conf.yml", "--allow-missing-checkpoint", "--save-first=true"])
 def test_a_switch_or_a_script_is_not_proposed_to_be_redirected(word):
     with pytest.raises(JobError) as error:
-        trial("plain", word)[1].require_known()
+        require_known(trial("plain", word)[1].unknown)
     assert f"""--set 'command.paths."{word.partition("=")[0]}"=read'""" in error.value.hint
 
 
