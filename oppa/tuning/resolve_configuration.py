@@ -1,18 +1,27 @@
 """Resolve the problem and the configuration that a command names: a job or a study, and a setting, an id, or a JSON file."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from oppa.problem.configuration import Configuration
-    from oppa.problem.problem import Problem
-    from oppa.table.table import Table
+from oppa.errors import InputError
+from oppa.pipeline.from_configuration import stages_of
+from oppa.problem.baseline import complete, loaded, require_legal
+from oppa.problem.batches import GLOBAL_BATCH, over
+from oppa.problem.configuration import Configuration
+from oppa.problem.declaration import spell
+from oppa.problem.job import load_job
+from oppa.problem.problem import Problem
+from oppa.problem.selector import find, worded
+from oppa.problem.study_settings import with_changes
+from oppa.study import Study
+from oppa.study.database import FILE
+from oppa.table.table import Table
 
 
 def resolve_configuration(
-    source: "Path | Problem", setting: str, *, batches: Sequence[int] = (), changes: Sequence[str] = ()
-) -> "tuple[Problem, Configuration | None]":
+    source: Path | Problem, setting: str, *, batches: Sequence[int] = (), changes: Sequence[str] = ()
+) -> tuple[Problem, Configuration | None]:
     """Return the problem, and its configuration: a study's winner or a job's baseline, unless a setting names another.
 
     The configuration is None if a job has no baseline.
@@ -25,10 +34,6 @@ def resolve_configuration(
     Raises:
         InputError: the setting or a change is illegal, or the study has no winner.
     """
-    from oppa.errors import InputError
-    from oppa.problem.job import load_job
-    from oppa.problem.study_settings import with_changes
-
     if isinstance(source, Path) and source.is_dir():
         problem, configuration = _of_study(source, setting, batches)
         return with_changes(problem, changes), configuration
@@ -42,8 +47,8 @@ def resolve_configuration(
 
 
 def resolve_with_table(
-    source: "Path | Problem", setting: str, table: "Table | None", *, changes: Sequence[str] = ()
-) -> "tuple[Problem, Configuration | None]":
+    source: Path | Problem, setting: str, table: Table | None, *, changes: Sequence[str] = ()
+) -> tuple[Problem, Configuration | None]:
     """Resolve as `resolve_configuration` does; a setting with a global batch selects the table's fastest row with these values, if any.
 
     Raises:
@@ -54,15 +59,11 @@ def resolve_with_table(
     return problem, row or configuration
 
 
-def _fastest_row(setting: str, table: "Table") -> "Configuration | None":
+def _fastest_row(setting: str, table: Table) -> Configuration | None:
     """Return the configuration of a table's fastest row for a setting such as `global_batch=16,dp=2`; measured rows come first.
 
     Return None if the setting names no batch, or no row matches.
     """
-    from oppa.problem.batches import GLOBAL_BATCH
-    from oppa.problem.declaration import spell
-    from oppa.problem.selector import worded
-
     values_given = worded(setting)
     if GLOBAL_BATCH not in values_given:
         return None
@@ -73,11 +74,9 @@ def _fastest_row(setting: str, table: "Table") -> "Configuration | None":
     return max(rows, key=lambda row: (row.source == "measured", row.steps_per_s)).configuration if rows else None
 
 
-def _of_study(folder: Path, setting: str, batches: Sequence[int]) -> "tuple[Problem, Configuration]":
+def _of_study(folder: Path, setting: str, batches: Sequence[int]) -> tuple[Problem, Configuration]:
     """Return a study's problem, and its winner unless a setting names another configuration."""
-    from oppa.errors import InputError
-    from oppa.study import Study
-    from oppa.tuning.comparison import compare_contenders
+    from oppa.tuning.comparison import compare_contenders  # it loads SciPy, which a job does not need
 
     with Study(folder) as study:
         problem = study.problem
@@ -97,33 +96,21 @@ def is_json(source: Path) -> bool:
 
 def _enclosing_study(file: Path) -> Path:
     """Return the folder of the study that contains a file; raises InputError if there is none."""
-    from oppa.errors import InputError
-    from oppa.study.database import FILE
-
     for folder in file.absolute().parents:
         if (folder / FILE).is_file():
             return folder
     raise InputError(f"`{file}` is not in the folder of a study, which defines its job", hint=f"name the job first, and then `{file}`")
 
 
-def _configuration(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configuration":
+def _configuration(setting: str, problem: Problem, batches: Sequence[int]) -> Configuration:
     """Return the configuration of a setting or a JSON file; raises InputError, which names the violated constraint."""
-    from oppa.pipeline.from_configuration import stages_of
-
     configuration = _legal_configuration(setting, problem, batches)
     if configuration.stage_layout != "even":
         stages_of(configuration, problem.model)
     return configuration
 
 
-def _legal_configuration(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configuration":
-    import dataclasses
-
-    from oppa.errors import InputError
-    from oppa.problem.baseline import complete, loaded, require_legal
-    from oppa.problem.batches import GLOBAL_BATCH, over
-    from oppa.problem.selector import find, worded
-
+def _legal_configuration(setting: str, problem: Problem, batches: Sequence[int]) -> Configuration:
     is_file, stated = setting.endswith(".json"), worded(setting)
     if batches and (is_file or GLOBAL_BATCH in stated):
         problem = over(problem, (problem.global_batch, *batches))
