@@ -24,7 +24,6 @@ class ScalingPolicy(Protocol):
 
     def scale(self, running: Sequence[Running], idle: int, rate: float, possible: Possible) -> list[ScaleDecision]:
         """Return the next changes of size while no job waits; jobs that shrink come first."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -83,7 +83,6 @@ class Supervisor(Protocol):
 
     def poll(self) -> int | None:
         """Return its exit code, or None while it runs; never block."""
-        ...
 
 
 class Scheduler(Protocol):
@@ -91,15 +90,12 @@ class Scheduler(Protocol):
 
     def snapshot(self) -> QueueSnapshot:
         """Return the idle nodes and the queue; raises EnvironmentLackingError if the scheduler does not answer."""
-        ...
 
     def start(self, job: ElasticJob, hosts: int) -> Supervisor:
         """Start the process that requests this number of hosts, and trains the job on them; `start_supervisor` helps with it."""
-        ...
 
     def cancel(self, request: QueuedJob) -> None:
         """Withdraw a request for hosts, also if it was granted; do nothing if it no longer exists."""
-        ...
 
 
 @runtime_checkable
@@ -108,7 +104,6 @@ class ForecastingScheduler(Scheduler, Protocol):
 
     def unavailable(self, job: ElasticJob, hosts: int) -> str:
         """Return why this number of further hosts would not be granted to the job now; empty if it would be."""
-        ...
 
 
 def make_scheduler(name: str, options: Mapping[str, OptionValue]) -> Scheduler:

@@ -200,7 +200,6 @@ class Policy(Protocol):
 
     def decide(self, state: JobState) -> Decision:
         """Return what the job should do before the next step."""
-        ...
 
     def undo(self, state: JobState, came_from: Configuration) -> Decision | None:
         """Return a decision to revert the last change, once its effect is measured; None if the change is kept."""

@@ -45,35 +45,28 @@ class HostPool(Protocol):
     @property
     def addresses(self) -> tuple[str, ...]:
         """Return the addresses of the hosts, in the order in which ranks fill them."""
-        ...
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of the hosts, for messages."""
-        ...
 
     def devices(self, spec: TrialSpec, on_tick: Callable[[], None]) -> AbstractContextManager[None]:
         """Hold the hosts; until they are available, wait and call `on_tick`."""
-        ...
 
     def commands(self, task: AgentTask) -> list[list[str]]:
         """Return the commands that start the agents: one for all hosts, or one per host.
 
         A command that finds a host gone may print the event `{"event": "lost", "host": 1}`, and then ends.
         """
-        ...
 
     def on_first(self, argv: list[str]) -> list[str]:
         """Return a command that runs a small program on the first host, with our stdin and stdout, in parallel with trials."""
-        ...
 
     def revoked(self) -> str:
         """Return why the hosts were withdrawn; empty while they are available."""
-        ...
 
     def kill(self) -> None:
         """Kill all remaining processes of this job on the hosts."""
-        ...
 
 
 @runtime_checkable
@@ -82,7 +75,6 @@ class SharedHostPool(HostPool, Protocol):
 
     def another(self) -> Self:
         """Return a pool of the same hosts for another launcher; `kill` of one pool leaves the processes of the other alone."""
-        ...
 
 
 class HostsLauncher:

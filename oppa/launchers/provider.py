@@ -122,7 +122,6 @@ class HostProvider(Protocol):
     @property
     def options(self) -> Collection[str]:
         """Return the names of the options that it accepts, as [launcher.options] spells them."""
-        ...
 
     def require(self, request: HostRequest) -> None:
         """Refuse a request that can never be granted, before anything starts.
@@ -131,7 +130,6 @@ class HostProvider(Protocol):
             InputError: the value of an option is wrong.
             EnvironmentLackingError: hosts, devices or a program are missing.
         """
-        ...
 
     def open(self, request: HostRequest, tuner: WaitingTuner) -> AbstractContextManager[Backend]:
         """Wait until the hosts are granted, hold them, and release them when the context ends.
@@ -139,7 +137,6 @@ class HostProvider(Protocol):
         Raises:
             EnvironmentLackingError: the hosts were lost, or can never be granted.
         """
-        ...
 
 
 def make_provider(name: str) -> HostProvider:

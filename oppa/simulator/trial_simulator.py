@@ -27,8 +27,6 @@ class TrialSimulator(Protocol):
 
     def simulate_trial(self, configuration: Configuration, *, steps: int, seed: int) -> SimulatedTrial:
         """Return the simulated trial of a configuration; its noise depends on the configuration and the seed alone."""
-        ...
 
     def steps_per_s(self, configuration: Configuration) -> float | None:
         """Return the true throughput without noise, in steps per second; None if the configuration cannot run."""
-        ...

@@ -34,11 +34,9 @@ class SessionRecorder(Protocol):
 
     def update(self) -> None:
         """Record what is new."""
-        ...
 
     def finish(self, status: Status) -> None:
         """End the run."""
-        ...
 
 
 def main() -> None:

@@ -44,16 +44,12 @@ class Tracker(Protocol):
 
     def open(self, run: TrackedRun) -> None:
         """Begin a run, or continue the one with the same id."""
-        ...
 
     def log(self, run: TrackedRun, values: Mapping[str, Value], step: int) -> None:
         """Record values at a step: numbers are metrics, texts are notes such as the outcome of a trial."""
-        ...
 
     def artifact(self, run: TrackedRun, file: Path) -> None:
         """Record a copy of a file."""
-        ...
 
     def finish(self, run: TrackedRun, status: Status) -> None:
         """End a run; all that was recorded is stored when this returns."""
-        ...

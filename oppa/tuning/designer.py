@@ -129,15 +129,12 @@ class Designer(Protocol):
 
         It is outside `taken`, the candidates that were tried or are running. Or it ran to its end before, and is to be measured again.
         """
-        ...
 
     def predict(self, candidate: int) -> Prediction | None:
         """Return the prediction for a trial of the candidate; None without a model."""
-        ...
 
     def update(self, observations: Sequence[Observation]) -> None:
         """Learn from trials that ended. Each is passed once, and interrupted ones never."""
-        ...
 
 
 @runtime_checkable
@@ -146,7 +143,6 @@ class Restated(Protocol):
 
     def restate(self, observations: Sequence[Observation]) -> None:
         """Forget all observations, and learn these in their place."""
-        ...
 
 
 @runtime_checkable
@@ -155,7 +151,6 @@ class Concurrent(Protocol):
 
     def suggest_with_pending(self, running: Set[int], taken: Set[int]) -> int | None:
         """Return the next candidate, as `suggest` does, while trials of the candidates `running` have not ended yet."""
-        ...
 
 
 @runtime_checkable
@@ -164,7 +159,6 @@ class Valued(Protocol):
 
     def expected_gain(self, candidate: int) -> float | None:
         """Return the share by which a trial of the candidate is expected to speed up the choice; None before anything ran to its end."""
-        ...
 
 
 @runtime_checkable
@@ -173,7 +167,6 @@ class Explained(Protocol):
 
     def reason_to_end(self, skipped: int) -> str:
         """Return in words why `suggest` returned None, though `skipped` candidates were not tried."""
-        ...
 
 
 def short_of_memory(skipped: int) -> str:

@@ -31,43 +31,34 @@ class Profiler(Designer, Protocol):
     @property
     def method(self) -> Method:
         """Return the name of the method, for the table's origin."""
-        ...
 
     @property
     def bound(self) -> float | None:
         """Return the expected loss of goodput, as a share, at which the profile ends; None if it measures all candidates."""
-        ...
 
     @property
     def loss(self) -> GoodputLoss | None:
         """Return the expected loss of goodput as last assessed; None if the profiler assesses none, or nothing was measured."""
-        ...
 
     @property
     def satisfied(self) -> bool:
         """Return whether the expected loss, as last assessed, is within the bound."""
-        ...
 
     @property
     def pruned(self) -> int:
         """Return the number of candidates that are ruled out without a trial."""
-        ...
 
     def stop_test(self, limits: Limits) -> StopTest:
         """Return the test that ends trials early."""
-        ...
 
     def assess(self) -> None:
         """Assess the expected loss after the last trial."""
-        ...
 
     def known(self) -> list[Known]:
         """Return the estimates that make up the table."""
-        ...
 
     def seconds_of_all(self) -> float | None:
         """Return the estimated seconds that trials of all candidates would take; None if they are all due anyway."""
-        ...
 
 
 class _Kept:

@@ -26,19 +26,15 @@ class SearchCallback(Protocol):
 
     def started(self, lease: Lease) -> None:
         """Handle the start of a trial."""
-        ...
 
     def stepped(self, measurement: Measurement) -> None:
         """Handle an optimizer step of the running trial."""
-        ...
 
     def ended(self, lease: Lease, result: TrialResult) -> None:
         """Handle the end of a trial, which is on disk by now."""
-        ...
 
     def tick(self) -> None:
         """Handle the passing of time."""
-        ...
 
 
 class RunTrial(Protocol):
@@ -55,7 +51,6 @@ class RunTrial(Protocol):
         on_tick: Callable[[], None],
     ) -> TrialResult:
         """Run the trial in `folder`. An exception that `on_tick` raises ends the trial and propagates."""
-        ...
 
 
 class TrialExecutor:

@@ -56,7 +56,6 @@ class EarlyLauncher(Launcher, Protocol):
         Raises:
             OSError: a host refuses a process or a file, or does not answer. Nothing of the trial is left.
         """
-        ...
 
 
 class _ClosedError(Exception):

@@ -55,24 +55,19 @@ class Source(Protocol):
     @property
     def size(self) -> int | None:
         """Return the number of samples of an epoch; None if the data has no end."""
-        ...
 
     def batch(self, step: int, sequences: range) -> Batch:
         """Return these sequences of the global batch of a trial's `step`."""
-        ...
 
     def samples(self, numbers: range) -> Batch:
         """Return these samples of a run, whatever the batch sizes."""
-        ...
 
     @property
     def held_out(self) -> int:
         """Return the number of samples that are held out from training."""
-        ...
 
     def validation(self, numbers: range) -> Batch:
         """Return these held-out samples."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

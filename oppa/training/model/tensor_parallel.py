@@ -156,7 +156,6 @@ class Sliced(Protocol):
 
     def pieces(self, name: str) -> list[Piece]:
         """Return the pieces of the parameter with this global name, from its first rows to its last."""
-        ...
 
 
 class SplitLinear(nn.Linear):

@@ -29,19 +29,15 @@ class Parts(Protocol):
 
     def embed(self) -> nn.Module:
         """Create the part before the blocks."""
-        ...
 
     def block(self, index: int) -> nn.Module:
         """Create one of the blocks."""
-        ...
 
     def head(self) -> nn.Module:
         """Create the part after the blocks."""
-        ...
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss over the given sequences."""
-        ...
 
 
 def parts_of(model: Model) -> Parts:

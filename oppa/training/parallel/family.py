@@ -25,15 +25,12 @@ class Family(Protocol):
 
         They have their initial weights; without `weights`, the values are undefined and the caller fills them.
         """
-        ...
 
     def boundary(self, part: int) -> Tensor:
         """Return the input of a part for a micro-batch, on the meta device; the number of parts refers to the model's output."""
-        ...
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss of a micro-batch."""
-        ...
 
 
 class Transformer:

@@ -119,7 +119,6 @@ class Checksums(Protocol):
 
     def __call__(self, numbers: range) -> int:
         """Return the checksum of a replica's inputs for these samples."""
-        ...
 
 
 def lines(folder: Path, *, begin: int = 0, end: int | None = None, steps: bool = True) -> Iterator[Line]:

@@ -32,12 +32,9 @@ class RunController(Protocol):
 
     def step(self, facts: StepFacts) -> None:
         """Record an optimizer step."""
-        ...
 
     def changed(self, facts: ChangeFacts) -> None:
         """Record an attempted change of configuration."""
-        ...
 
     def wanted(self, present: Configuration) -> ControllerDecision | None:
         """Return what the run should do; None requests no change."""
-        ...

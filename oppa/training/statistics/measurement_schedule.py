@@ -46,20 +46,16 @@ class PlannedStep(Protocol):
     @property
     def step(self) -> int:
         """Return the number of the step."""
-        ...
 
     @property
     def statistics_every(self) -> int | None:
         """Return the interval of measured steps; 0 measures none, and None leaves the choice to the measured cost."""
-        ...
 
     def in_two(self, replicas: int) -> Self:
         """Return the plan of the step in two micro-batches, if it would be a single one; otherwise the same plan."""
-        ...
 
     def fills(self, replicas: int) -> bool:
         """Return True if each micro-batch has samples."""
-        ...
 
 
 class MeasurementSchedule:

@@ -46,15 +46,12 @@ class Format(Protocol):
     @property
     def FILES(self) -> Collection[str]:  # noqa: N802 (a module's constant)
         """Return the names of the files that it may write."""
-        ...
 
     def export(self, problem: Problem, configuration: Configuration) -> dict[str, str]:
         """Return files that start the job with a configuration; raises InputError for a parameter or a value that it cannot express."""
-        ...
 
     def parse(self, problem: Problem, files: Files) -> Reading:
         """Return what files state; raises InputError for one that cannot be read."""
-        ...
 
 
 def default_of(space: SearchSpace, name: str) -> Value:

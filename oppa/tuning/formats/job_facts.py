@@ -31,7 +31,6 @@ class CommandOf(Protocol):
 
     def __call__(self, *, model: Model, precision: str) -> str:
         """Return the text."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

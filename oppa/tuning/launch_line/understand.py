@@ -22,7 +22,6 @@ class Reader(Protocol):
 
     def __call__(self, sources: LineSources, *, evidence: str) -> Meaning:
         """Return the meaning."""
-        ...
 
 
 READERS: Mapping[str, Reader] = {

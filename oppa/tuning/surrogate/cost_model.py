@@ -28,15 +28,12 @@ class MeanFunction(Protocol):
 
     def coefficients(self, shift: Tensor) -> dict[str, float]:
         """Return the values of the coefficients at a shift, by name."""
-        ...
 
     def at(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
         """Return the value at candidates, by number, shape (n,). The shift is common to all, or each has its own, shape (n, k)."""
-        ...
 
     def linearised(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Return the value and the slopes at candidates, by number, shapes (n,) and (n, k)."""
-        ...
 
 
 class CostModel:
