@@ -7,10 +7,8 @@ from pydantic import Field
 from oppa.errors import JobError
 from oppa.problem.bounds import LONGEST_CURRENCY, MOST_GPU_HOURS, MOST_REPEATS, MOST_STEPS
 from oppa.problem.declaration import DeclaredTable, JobCount, Seconds, spell
-from oppa.problem.training import Limits
+from oppa.problem.training import Limits, field_of
 
-DURATIONS = ("wall_time", "trial_time", "grace", "run_length")
-"""Keys whose values are durations; the names of the limits state their unit."""
 COMPILING_S = 600.0
 """Default `trial_time` of a trial that may compile and load for minutes, in seconds."""
 
@@ -54,7 +52,7 @@ class LimitsTable(DeclaredTable):
         Raises:
             JobError: `q_max` leaves fewer than `q_min` steps, or there is a currency without a price.
         """
-        given = {f"{key}_s" if key in DURATIONS else key: value for key, value in self.model_dump(exclude_none=True).items()}
+        given = {field_of(Limits, key): value for key, value in self.model_dump(exclude_none=True).items()}
         limits = Limits(**({"trial_time_s": COMPILING_S} if compiles else {}) | given)
         require_steps(limits)
         if self.currency is not None and self.price_per_gpu_hour is None:

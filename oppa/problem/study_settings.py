@@ -13,10 +13,8 @@ from oppa.problem.limits_table import LimitsTable, require_steps
 from oppa.problem.problem import Problem
 from oppa.problem.settings import parse_settings, validate_with
 from oppa.problem.tracking_table import TrackingTable
+from oppa.problem.training import field_of
 from oppa.problem.training_table import TrainTable
-
-SPELLED = {"warmup": "warmup_samples", "checkpoint_every": "checkpoint_s"}
-"""Fields of records, by their key, if the names differ by more than a unit."""
 
 
 class _SeedTable(DeclaredTable):
@@ -75,6 +73,4 @@ def _implied(designer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _changed(present: Any, new: Any, given: Mapping[str, Any]) -> Any:
     """Return the present record with the given keys' fields from the new record."""
-    fields = {field.name for field in dataclasses.fields(present)}
-    names = [next(name for name in (key, f"{key}_s", SPELLED.get(key, "")) if name in fields) for key in given]
-    return dataclasses.replace(present, **{name: getattr(new, name) for name in names})
+    return dataclasses.replace(present, **{name: getattr(new, name) for name in (field_of(type(present), key) for key in given)})

@@ -30,6 +30,15 @@ _LATER = ("weight_decay", "decay_all", "tokens", "token_dtype", "init_from")
 USUAL_WEIGHT_DECAY: Mapping["Optimizer", float] = {"adamw": 0.01, "sgd": 0.0}
 """Weight decay of a job that states none: torch's own."""
 
+SPELLED = {"warmup": "warmup_samples", "checkpoint_every": "checkpoint_s"}
+"""Fields of records, by their key in a job file, if the names differ by more than a unit."""
+
+
+def field_of(record: type, key: str) -> str:
+    """Return the field of a record for a key of its table in a job file; the key of a duration has no unit, and its field has one."""
+    fields = {field.name for field in dataclasses.fields(record)}
+    return next(name for name in (key, f"{key}_s", SPELLED.get(key, "")) if name in fields)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Training:

@@ -11,7 +11,7 @@ from pydantic import Field
 from oppa.errors import JobError
 from oppa.problem.bounds import LARGEST_SEED, MOST_STEPS
 from oppa.problem.declaration import DeclaredTable, JobCount, JobNatural, NaturalSamples, OptionalName, Positive, Samples, Seconds
-from oppa.problem.training import USUAL_SCALING, Optimizer, Over, RunOptions, Scaling, Training
+from oppa.problem.training import USUAL_SCALING, Optimizer, Over, RunOptions, Scaling, Training, field_of
 
 
 class TrainingTable(DeclaredTable):
@@ -54,9 +54,7 @@ class TrainingTable(DeclaredTable):
         Raises:
             JobError: one of them is missing, or an option has no effect.
         """
-        given = self.model_dump(exclude_none=True)
-        if "collective_timeout" in given:
-            given["collective_timeout_s"] = given.pop("collective_timeout")
+        given = {field_of(Training, key): value for key, value in self.model_dump(exclude_none=True).items()}
         chosen = self.optimizer or Training().optimizer
         for name, optimizer in {"momentum": "sgd", "adam_beta2": "adamw"}.items():
             if name in given and optimizer != chosen:
@@ -78,10 +76,6 @@ class TrainingTable(DeclaredTable):
 def _has_files(pattern: str) -> bool:
     """Return whether there is a file of this name, with or without its suffix, or one that matches it as a pattern."""
     return Path(pattern).is_file() or any(glob.glob(f"{pattern}{suffix}") for suffix in ("", ".bin"))  # noqa: PTH207 - an absolute path
-
-
-_IN_SECONDS = ("leave_timeout", "preemption_grace")
-"""Keys of `[train]` whose field has the same name with the unit."""
 
 
 class TrainTable(DeclaredTable):
@@ -136,11 +130,8 @@ class TrainTable(DeclaredTable):
 
     def record(self, optimizer: Optimizer) -> RunOptions:
         """Return the run options; raises JobError if the warm-up is longer than the training."""
-        names = {"warmup": "warmup_samples", "checkpoint_every": "checkpoint_s", **{name: f"{name}_s" for name in _IN_SECONDS}}
-        usual = RunOptions(scaling=USUAL_SCALING[optimizer], usual_scaling=self.scaling is None)
-        run_options = dataclasses.replace(
-            usual, **{names.get(key, key): value for key, value in self.model_dump(exclude_none=True).items()}
-        )
+        given = {field_of(RunOptions, key): value for key, value in self.model_dump(exclude_none=True).items()}
+        run_options = dataclasses.replace(RunOptions(scaling=USUAL_SCALING[optimizer], usual_scaling=self.scaling is None), **given)
         if run_options.samples is not None and run_options.warmup_samples > run_options.samples:
             message = f"`warmup = {run_options.warmup_samples}` is more than `samples = {run_options.samples}`"
             raise JobError(message, hint=f"use at most {run_options.samples}")

@@ -16,8 +16,7 @@ from oppa.problem.devices import CATALOG
 from oppa.problem.limits_table import COMPILING_S
 from oppa.problem.model import HEAD_DIM, Model
 from oppa.problem.presets import PRESETS
-from oppa.problem.study_settings import SPELLED
-from oppa.problem.training import USUAL_SCALING, USUAL_WEIGHT_DECAY, LauncherChoice, Limits, RunOptions, SearchOptions, Training
+from oppa.problem.training import SPELLED, USUAL_SCALING, USUAL_WEIGHT_DECAY, LauncherChoice, Limits, RunOptions, SearchOptions, Training
 from oppa.problem.writes_file import writes
 
 TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "job-file.md").read_text()

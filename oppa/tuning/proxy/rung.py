@@ -12,7 +12,6 @@ from typing import Self
 
 from oppa.errors import InputError
 from oppa.problem.expressions import ValueKind, parse
-from oppa.problem.model import Model
 from oppa.problem.problem import Problem, facts_of
 from oppa.problem.space import Parameter, SearchSpace, kinds_of
 from oppa.problem.space_file import divisors
@@ -50,7 +49,8 @@ def cut(problem: Problem, rung: Rung) -> Problem:
         InputError: the layers do not divide the job's, or the job cannot be cut.
     """
     require_cuttable(problem, rung)
-    model = _with_layers(problem.model, rung.layers)
+    dense = -(-problem.model.dense_layers * rung.layers // problem.model.layers)  # their share among the layers stays
+    model = dataclasses.replace(problem.model, layers=rung.layers, dense_layers=dense)
     cluster = dataclasses.replace(problem.cluster, hosts=rung.hosts)
     facts = facts_of(model, rung.global_batch, cluster, problem.training)
     space = dataclasses.replace(problem.space, facts={**facts, **problem.space.settled})
@@ -91,11 +91,6 @@ def uncut_layers(problem: Problem) -> str:
     if problem.command and "layers" not in problem.command.placeholders:
         return "the launch line does not name `{layers}`"
     return ""
-
-
-def _with_layers(model: Model, layers: int) -> Model:
-    """Return the model with fewer layers; the share of dense layers among them stays."""
-    return dataclasses.replace(model, layers=layers, dense_layers=-(-model.dense_layers * layers // model.layers))
 
 
 def _widened(parameter: Parameter, space: SearchSpace) -> Parameter:
