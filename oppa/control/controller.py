@@ -128,7 +128,7 @@ class Controller:
             if undone := self._undone(segment, seen):
                 return self._onward(segment, seen) or undone
         if self._policy.window is not None:
-            return self._behind_window(seen, segment)
+            return self._after_window(seen, segment)
         self._until_next -= 1
         settled = segment.proven or not segment.moved
         if not (self._until_next <= 0 or (settled and (self._policy.restless or (self._policy.interval and seen.tested)))):
@@ -160,7 +160,7 @@ class Controller:
         )
         self._until_next = max(self._every, self._proof + WARM_UP)
 
-    def _behind_window(self, seen: StepTaken, segment: Segment) -> Decision | None:
+    def _after_window(self, seen: StepTaken, segment: Segment) -> Decision | None:
         """Decide after a window, for a policy that works in windows; None if no window has ended."""
         decision = self._decide(seen, segment) if seen.workers else None
         if seen.workers:

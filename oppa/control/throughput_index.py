@@ -205,7 +205,7 @@ class _Rows:
         return np.sort(self._order[firsts])
 
     def keep_choice(self, before: Array, after: Array, changed: Sequence[int]) -> bool:
-        """Return whether both values choose the same rows; but for a few changed rows, they differ by a common factor."""
+        """Return whether both arrays choose the same rows. Except in the `changed` rows, they differ by a common factor."""
         for place in changed:
             start, end = np.searchsorted(self._groups, (self._numbers[place], self._numbers[place] + 1))
             group = self._order[start:end]

@@ -36,9 +36,9 @@ def complete(space: SearchSpace, given: Mapping[str, Value]) -> Configuration:
 
 
 def at_rest(space: SearchSpace, configuration: Configuration) -> Configuration:
-    """Return the same run in the terms of the space.
+    """Return the configuration of the space that means the same run.
 
-    A parameter that does not matter has its default, and bucket sizes are legal ones.
+    A parameter whose condition does not hold has its default, and a bucket size is the nearest legal one.
     """
     values: dict[str, Any] = {"global_batch": configuration.global_batch}
     for parameter in space.parameters:

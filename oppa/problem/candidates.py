@@ -197,7 +197,7 @@ class _Columns(Mapping[str, Any]):
 
 
 def _usual(parameter: Parameter) -> list[int]:
-    """Return the codes that count as not tuned: the default's, and that of the choice nearest to it."""
+    """Return the codes of values that count as untuned: the default, and the choice nearest to it."""
     default = parameter.values.index(parameter.default)
     choices = [parameter.values.index(choice) for choice in parameter.choices]
     return [default, min(choices, key=lambda code: abs(code - default))]

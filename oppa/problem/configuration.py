@@ -33,7 +33,7 @@ class ExtraValue:
         return {**({"degree": True} if self.degree else {}), **({"short": self.short} if self.short else {})}
 
     def __repr__(self) -> str:
-        """Return a text that stays: the noise of simulated trials depends on it."""
+        """Return a text that no version may change, because the noise of simulated trials depends on it."""
         return f"Knob(name={self.name!r}, value={self.value!r}, degree={self.degree!r}, short={self.short!r})"
 
 

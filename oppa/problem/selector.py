@@ -88,7 +88,7 @@ def values_of(text: str, space: SearchSpace) -> Setting:
 
 
 def worded(text: str) -> dict[str, str]:
-    """Return the names and words of a text such as `dp=2,tp=1`, unchecked; empty for an id."""
+    """Return the values of a text such as `dp=2,tp=1` as strings, by unchecked names; empty for an id."""
     return {name.strip(): value.strip() for name, given, value in (part.partition("=") for part in text.split(",")) if given}
 
 

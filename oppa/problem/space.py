@@ -116,14 +116,11 @@ class Parameter:
         )
 
     def extra(self, value: Value) -> ExtraValue:
-        """Return what a configuration with this value of an extra parameter has."""
+        """Return the entry of a configuration for a value of this parameter, which must be an extra one."""
         return ExtraValue(name=self.name, value=value, degree=self.degree, short=self.short)
 
     def meant(self, given: object) -> Value | None:
-        """Return what is given as a further value of an open parameter.
-
-        It is None if that is one of `values` already, or cannot be a value.
-        """
+        """Return a given value that an open parameter accepts in addition to `values`; None if it is among these, or cannot be a value."""
         if isinstance(given, str) and type(self.default) is int:
             given = whole_number(given)
         if not isinstance(given, Value) or type(given) is not type(self.default) or given in self.values:

@@ -160,9 +160,9 @@ def narrow(
 ) -> SearchSpace:
     """Return the space with the choices that a job gives.
 
-    A parameter that the runner does not honour has its default, as has one for which nothing is given and that varies only on request. A
-    extra parameter among these is settled: the program runs with what it has by itself. One that the launch line names, or words of another
-    parameter, is no such parameter, because a trial needs its value.
+    A parameter has its default if the runner does not honour it. It also has it if it varies only on request, and the job gives no choices.
+    Extra parameters among these are settled, so that the program uses its own values. Those that the launch line or other words name are
+    not, because a trial needs their values.
 
     Args:
         named: Parameters that the launch line names.

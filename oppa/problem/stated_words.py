@@ -42,7 +42,7 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StatedOption:
-    """Holds what a launch line states of one option, key or variable; a positional word has itself as its name."""
+    """Holds one option, key or variable of a launch line with its values; the name of a positional word is the word itself."""
 
     name: str
     """The name as the user spells it, without `+` or `~`."""

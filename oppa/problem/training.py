@@ -35,7 +35,7 @@ SPELLED = {"warmup": "warmup_samples", "checkpoint_every": "checkpoint_s"}
 
 
 def field_of(record: type, key: str) -> str:
-    """Return the field of a record for a key of its table in a job file; the key of a duration has no unit, and its field has one."""
+    """Return the field of a record for a key of its table in a job file. The field of a duration has the unit in its name, its key not."""
     fields = {field.name for field in dataclasses.fields(record)}
     return next(name for name in (key, f"{key}_s", SPELLED.get(key, "")) if name in fields)
 

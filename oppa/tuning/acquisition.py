@@ -61,12 +61,12 @@ def constrained_improvement(log_rate: Normal, log_slack: Normal, *, incumbent: f
 
 
 def learned(belief: Normal, noise: float) -> Normal:
-    """Return the present distribution of each candidate's posterior mean after another trial of it, whose noise has this variance."""
+    """Return how each candidate's posterior mean will be distributed after one more trial of it; `noise` is the variance of that trial."""
     return Normal(belief.mean, belief.stddev.square() / (belief.stddev.square() + noise).sqrt())
 
 
 def value_of_repeats(log_rate: Normal, noise: float) -> Tensor:
-    """Return how much faster the choice among these is expected to be after another trial of each, as a share, shape (n,).
+    """Return by which share one more trial of each candidate is expected to speed up the choice among all of them, shape (n,).
 
     Implements the knowledge gradient of independent normal beliefs (Frazier, Powell and Dayanik 2008, eqs. 5 to 7). It is 0 for a single
     candidate.

@@ -1,6 +1,7 @@
 """Ask a designer for a candidate or a prediction, and check its answer, since a designer may be the user's own.
 
-A wrong answer would end a search with an error elsewhere. Or it would store a trial that cannot be read, and that runs again for ever.
+Without the check, a wrong answer raises an unrelated error later. Or it stores a trial that no session can read, so that each session runs
+it again.
 """
 
 import contextlib

@@ -195,7 +195,7 @@ def _failure(trials: Sequence[Trial], baseline: Configuration | None) -> Trial |
 
 
 def _ranked_by_repeats(result: WinnerComparison, contenders: Mapping[Configuration, Trial]) -> WinnerComparison:
-    """Return the finding with the fastest in the repeats as the winner, and the second as the runner-up."""
+    """Return the comparison in which the fastest contender of the repeats is the winner, and the second the runner-up."""
     ranked = sorted(contenders, key=lambda each: -statistics.geometric_mean(rates(result.repeats[each])))
     second = contenders[ranked[1]] if len(ranked) > 1 else None
     return dataclasses.replace(result, best=contenders[ranked[0]], runner_up=second)

@@ -200,15 +200,12 @@ def first_free(order: Iterable[int], taken: Set[int]) -> int | None:
 def failing(observations: Sequence[Observation], in_a_row: int) -> bool:
     """Return whether none of the last `in_a_row` trials measured anything.
 
-    The model has failed then, and choices become random (OPPA App. E.1).
+    If so, the model has failed, and the next choices are random (OPPA App. E.1).
     """
     last = observations[-in_a_row:]
     return len(last) == in_a_row and not any(seen.measured for seen in last)
 
 
 def at_random(observations: Sequence[Observation], *, first: int, failures: int) -> bool:
-    """Return whether the next choice is random.
-
-    It is for the first trials, until two have measured something, and after too many failures in a row.
-    """
+    """Return whether the next choice is random: among the first trials, before two were measured, or after too many failures in a row."""
     return len(observations) < first or sum(seen.measured for seen in observations) < 2 or failing(observations, failures)

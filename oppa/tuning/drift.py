@@ -91,7 +91,7 @@ def drift_of(trials: Sequence[Trial]) -> Drift:
 
 
 def is_due(trials: Sequence[Trial], *, resumed: bool = False, ending: bool = False) -> bool:
-    """Return whether the incumbent is to run again before the next candidate. It never is where nothing would be corrected.
+    """Return whether the incumbent is to run again before the next candidate; False where a drift would not be corrected anyway.
 
     The drift is taken for a random walk. A machine that stood still for T trials then drifts by no more than the noise of a trial in the
     next T. So repeats become rarer while it stands still. With a drift of variance v per trial, the noise s is reached after s^2 / v

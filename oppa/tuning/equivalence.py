@@ -43,7 +43,7 @@ class Equivalence:
 
     @property
     def unknown(self) -> bool:
-        """Return whether the losses cannot show it: none is compared, or two repeats of the reference differ as well, without a seed.
+        """Return whether the losses leave it open: no step is compared, or without a seed two repeats of the reference differ as much.
 
         A loss that is not finite is not explained by a missing seed, unless the reference has such a loss as well.
         """

@@ -76,7 +76,7 @@ class Expectation:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Draws:
-    """Holds what may come true: the reference in the first column, and the configurations that are tried in the others."""
+    """Holds random draws of times and memory; column 0 is the reference, and the others are the configurations that a search tries."""
 
     step_s: Drawn
     fits: NDArray[np.bool_]

@@ -1,4 +1,4 @@
-"""Compute the expected loss of goodput under uncertainty: of the choice that is made, against the best that there may be.
+"""Compute the expected loss of goodput: how far the chosen candidate may fall short of the best one, as rates are uncertain.
 
 The noise scale of training is unknown beforehand. It is assumed log-uniform over a range, and put on a grid. At each noise
 scale a controller chooses the row with the largest predicted goodput (COPUS eq. 7) among the allowed ones. These are the rows that ran,
@@ -52,7 +52,7 @@ def choices(log_rate: Tensor, allowed: Tensor, weights: Tensor) -> Tensor:
 
 
 def promise(rate: Normal, fits: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Return by how much each candidate alone is expected to exceed the choice, as a share of the choice, shape (k, n)."""
+    """Return the expected improvement of each candidate over the chosen one, as a share of the chosen goodput, shape (k, n)."""
     at = rate.mean + weights
     ahead = at - at.gather(1, chosen[:, None])
     d = ahead / rate.stddev

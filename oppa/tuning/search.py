@@ -147,10 +147,10 @@ def _next(
 
 
 def _teach(designer: Designer, now: _StudyState, learned: dict[int, float]) -> None:
-    """Pass the observations of trials that the designer has not learned; all of them if the drift of those that it has is another now.
+    """Pass new observations to the designer; pass all of them again if the estimated drift of known ones has changed.
 
     Args:
-        learned: Drift that was taken off each observation that the designer has, by the trial's number; updated.
+        learned: Drift that was subtracted from each observation that the designer knows, by the trial's number; this call updates it.
     """
     new = [observation for trial, observation in zip(now.offsets, now.seen, strict=True) if trial not in learned]
     changed = any(now.offsets.get(trial, offset) != offset for trial, offset in learned.items())

@@ -170,7 +170,10 @@ def make_rule(name: str, limits: Limits) -> StopTest:
 
 
 def against(rule: StopTest, observations: Iterable[Observation]) -> StopRule:
-    """Return the rule applied against the incumbent, whose trials are measured by the rule's own estimator, from `least_s` on."""
+    """Return a stop rule that compares a trial with the incumbent, both by the rule's own estimator.
+
+    No trial stops before it has taken `least_s` seconds of steps.
+    """
     best = incumbent(_judged_by(rule, observations))
     rate = math.exp(best[1]) if best else None
     return lambda step_times_s: rule(step_times_s, rate) if sum(step_times_s[1:]) >= rule.least_s else None

@@ -24,7 +24,7 @@ from oppa.units import format_seconds
 ANSWER_STEPS, ANSWER_S = 50, 30.0
 """Steps and seconds within which the trainer's rank 0 answers a request, which `oppa_client` does at the end of a step."""
 MOST_LEAD = 1000
-"""Steps before a limit of samples from which on a missing answer may mean that the request came too late: loaders prefetch less."""
+"""Steps before a limit of samples within which a missing answer may mean that the request came too late. Loaders prefetch fewer steps."""
 MOST_READS = 64
 """Most reads of new lines at once, each of at most `trial_folder.CALL_BYTES`."""
 MOST_STATES = 64
@@ -208,7 +208,7 @@ class OwnAttempt:
 
     @property
     def missed(self) -> int | None:
-        """Return the samples before which the trainer could not follow the last request, which it therefore ignores; None if it may."""
+        """Return the limit of samples that the last request missed, so that the trainer ignores it; None if the trainer may follow it."""
         if self._before is None or self._check.samples < self._before:
             return None
         # Rank 0 announces what it follows before it begins another step.
@@ -340,7 +340,7 @@ class OwnAttempt:
             raise TrainingError(message, hint="give each checkpoint a path of its own")
 
     def _trained(self, state: SavedState) -> SavedState:
-        """Return a state under the plan that has trained it: one that only begins with the next step may fail in it."""
+        """Return a state with the plan that trained it. A plan that begins with the next step has not, and the trainer may fail in it."""
         before = self._plans.get(state.plan.number - 1)
         return state.model_copy(update={"plan": before}) if before is not None and state.plan.from_step == state.step else state
 

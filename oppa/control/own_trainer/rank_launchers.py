@@ -1,4 +1,4 @@
-"""Launch the ranks of a run: the present ones, those of the next layout that wait for their terms, and the end of those before."""
+"""Launch the ranks of a run: the present ones, and those of the next layout, which wait for their terms. End the ranks before."""
 
 import functools
 import shutil

@@ -39,7 +39,7 @@ _MOST = 1e18
 REPEATED = 10
 """Steps after which the same decision is written down again."""
 NOT_MEASURED = NoiseReport(health="not_measured")
-"""Stands for the noise of a step that the trainer has not measured."""
+"""Noise report of a step whose gradients the trainer has not measured."""
 
 
 class RunBook:

@@ -71,7 +71,7 @@ def with_batch(throughputs: ThroughputIndex, state: JobState, wanted: float, why
     )
 
 
-def asking(what: str, batch: float) -> str:
+def requirement(what: str, batch: float) -> str:
     """Return a human-readable reason for a requested batch."""
     return f"{what} requires {format_number(batch)} sequences"
 

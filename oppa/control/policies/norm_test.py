@@ -11,7 +11,7 @@ import math
 
 from oppa.control.decision import Decision, JobState, Limit, Policy, stay
 from oppa.control.policies.goodput import GROWTH
-from oppa.control.policies.layout_selection import Bounds, asking, with_batch
+from oppa.control.policies.layout_selection import Bounds, requirement, with_batch
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
 from oppa.training.statistics.norm_test import ETA, Form, groups_of, required_batch
@@ -78,7 +78,7 @@ class NormTestPolicy(Policy):
                 )
             return stay(state, lacking, Limit.UNHEALTHY)
         present, required = state.configuration.global_batch, required_batch(ratio, self._eta)
-        why = asking("the norm test", required)
+        why = requirement("the norm test", required)
         if required <= present:
             why = f"batch {present} passes the norm test, which requires {required}"
             if not (self._throughputs.batches == present).any():

@@ -7,7 +7,7 @@ import itertools
 import math
 
 from oppa.control.decision import Decision, JobState, Limit, Policy, stay
-from oppa.control.policies.layout_selection import Bounds, asking, with_batch
+from oppa.control.policies.layout_selection import Bounds, requirement, with_batch
 from oppa.control.throughput_index import ThroughputIndex
 
 SHARES = (0.025, 0.025, 0.95)
@@ -39,5 +39,5 @@ class StagewisePolicy(Policy):
         ends = [share * total for share in itertools.accumulate(SHARES)]
         stage = sum(state.samples >= end for end in ends[:-1])
         wanted = self._maximum / 2 ** (len(SHARES) - 1 - stage)
-        why = asking(f"stage {stage + 1} of {len(SHARES)}", wanted)
+        why = requirement(f"stage {stage + 1} of {len(SHARES)}", wanted)
         return with_batch(self._throughputs, state, wanted, why, Bounds(most=self._maximum))

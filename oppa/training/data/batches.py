@@ -1,8 +1,8 @@
 """Provide batches of text, whose tokens are bytes or come from token files.
 
 The data of a trial's step depends on (seed, step) only, not on the layout. A language model predicts the next token, an encoder the masked
-bytes. A run goes through epochs. Each epoch has every sample once, in its
-own random order. A sample is identified by its number since the start of the run.
+bytes. A run goes through epochs, each of which has every sample once, in a random order of its own. The number of a sample counts from the
+start of the run.
 """
 
 import dataclasses

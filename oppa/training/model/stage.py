@@ -1,7 +1,7 @@
 """Build the pipeline stages of a transformer as `oppa.problem.model` describes it. It imports only torch and the model's dimensions.
 
 The transformer is a GPT like Llama, an encoder like BERT, a ViT, or a mixture of experts. Its components are in `blocks`, `embeddings`
-and `experts`.
+and `moe`.
 
 Layers keep their global names (`blocks.{index}.…`) in every stage. Each tensor-parallel rank holds the whole embedding and norms, because
 they are small and their gradients agree. The output head is split over the vocabulary, because its logits are the largest activation of a

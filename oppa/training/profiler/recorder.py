@@ -23,7 +23,7 @@ LOSS = 3
 """An additional kind of pass: the loss of a micro-batch, after the forward pass of the last stage."""
 BEGIN, END = "begin", "end"
 INPUT = -1
-"""Stands for the input of a stage's first block in marks, which otherwise have the number of a block whose output is reached."""
+"""Value of a mark at the input of a stage's first block; other marks have the number of the block whose output is reached."""
 
 
 class Sum(NamedTuple):

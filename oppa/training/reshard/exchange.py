@@ -74,7 +74,7 @@ def unpack(wanted: RequestedShards, moving: Sequence[Transfer], message: Tensor)
 
 
 def keep(staged: Held, wanted: Held) -> None:
-    """Copy the elements that this rank holds already."""
+    """Copy the elements that this rank has staged itself into its wanted tensors."""
     for box, tensor in wanted:
         for there, found in staged:
             both = common(box, there)

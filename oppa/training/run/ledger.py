@@ -1,7 +1,7 @@
 """Read and write the ledger of a run, `steps.jsonl`: one line per optimizer step and per other event. It proves what was trained on.
 
-The line of a step has the sample range of each data-parallel replica and a checksum of its inputs. Each attempt begins with a line that
-has the step at which it starts. Earlier lines of this step and later ones are void: the attempt before lost them.
+The line of a step has the sample range of each data-parallel replica and a checksum of its inputs. Each attempt begins with a line
+`started`, which has the number of its first step. It voids earlier lines of that step and of later steps, because their state was lost.
 
     {"event": "started", "step": 0, "samples": 0, ...}
     {"event": "step", "step": 0, "samples": [0, 8], "shares": [[0, 4, 1730915123], [4, 8, 902345511]], "loss": 5.61, ...}

@@ -28,7 +28,7 @@ class StandingLines(Sequence[Line]):
         events = ledger.lines(folder, end=self._end, steps=False)
         starts = [line["step"] for line in events if line["event"] == ledger.STARTED]
         self._limits = list(itertools.accumulate([math.inf, *reversed(starts)], min))[::-1]
-        """Step from which on later attempts made lines void: of the lines before the first start, and after each one."""
+        """Step from which on lines are void, as a later attempt began there: for the lines before the first start, and after each start."""
         self._kept = list(self._read()) if self._end <= KEPT_BYTES else None
 
     def __iter__(self) -> Iterator[Line]:

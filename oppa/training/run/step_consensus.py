@@ -1,4 +1,4 @@
-"""Exchange all numbers that end a step in one collective, because each synchronisation of ranks costs more than the numbers."""
+"""Exchange the numbers at the end of a step in one collective, because a synchronisation of ranks costs more than their transfer."""
 
 import dataclasses
 import math

@@ -51,7 +51,7 @@ def _elements(gradient: Tensor) -> Tensor:
 
 
 class _NormTable:
-    """Holds the norms of a step by micro-batch and parameter. Hooks refer to it, so it refers to no parameter.
+    """Holds the norms of a step by micro-batch and parameter. Hooks keep it alive, so it must not refer to a parameter.
 
     Args:
         parameters: Number of parameters.

@@ -8,7 +8,8 @@ steps has all of it, but varies as steps do.
     cost           share by which a measured step is longer: the larger of its seconds inside measuring, over all its seconds, and of its
                    seconds over those of the other steps since the last measured one, minus 1
     affordable     cost over the share of all time that measuring may take
-    enough         steps whose plain mean varies as the average does, times micro-batches of a step but one, over `enough_samples`
+    enough         number of steps whose plain mean has the variance of the average, times (micro-batches of a step - 1), over
+                   `enough_samples`
     n              the smaller of both, from 1 to `LONGEST`; 1 until the average has `enough_samples`, and then 2 or more until `RECENT`
                    measured steps are compared
 

@@ -47,7 +47,7 @@ def held_tensors(module: nn.Module) -> Iterator[Tensor]:
 
 
 def storages(tensors: Iterable[Tensor]) -> set[int]:
-    """Return the identities of the storages of tensors, which must outlive them."""
+    """Return the identities of the storages of tensors. An identity is valid only as long as its tensor is alive."""
     return {tensor.untyped_storage()._cdata for tensor in tensors}
 
 

@@ -16,7 +16,7 @@ from oppa.tuning.spending import gpu_hours
 from oppa.tuning.verification import Interval
 
 STATED_PER_SMALLER = 3
-"""Trials that a job states for each one at the smaller size.
+"""Number of trials that a job states per trial at the smaller size.
 
 Three trials at full size take some 10% of the GPU-hours of a search there. Those of the smaller size are meant to stay within 5%.
 """

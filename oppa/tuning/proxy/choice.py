@@ -22,11 +22,11 @@ from oppa.tuning.proxy.rung import Rung, require_cuttable, same_work_batch, uncu
 from oppa.tuning.proxy.stand_ins import Proxy, proxy_of
 
 SHOWN, LEAST_SHOWN = 0.9, 0.5
-"""Share of the promising candidates that ends the choice of a size, and the least share that the largest must show otherwise."""
+"""Share of the promising candidates that a size must represent: the first to be chosen at once, the second if no size represents more."""
 PROMISING = math.exp(2 * math.hypot(RATE_LAYOUT, RATE_RESIDUAL))
 """Ratio of predicted step times up to which a candidate may be the fastest: two standard deviations of the prior's own errors."""
 SMALLER = 16
-"""Ratio of a job's hosts to the most of a proposed size, if it has so many. There, 30 trials cost what two cost at full size."""
+"""Least ratio of a job's hosts to those of a proposed size, if the job has so many. There, 30 trials cost as much as two at full size."""
 LEAST_HOSTS = 2
 """Hosts of a proposed size, so that it shows the link between hosts."""
 
@@ -61,7 +61,7 @@ def choose(problem: Problem, candidates: Candidates) -> Proxy:
 
 
 def shown(proxy: Proxy, wanted: NDArray[np.intp]) -> float:
-    """Return the share of candidates, by number, whose stand-ins are predicted to fit."""
+    """Return the share of the candidates `wanted` that have a stand-in which is predicted to fit in memory."""
     _, size = beliefs_of_job(proxy.problem)
     needed = memory(workload_of(proxy.problem, proxy.candidates), medians(size)).numpy()
     stand_in = proxy.stand_in[wanted]

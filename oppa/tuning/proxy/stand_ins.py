@@ -88,7 +88,7 @@ def images(candidates: Candidates, smaller: Problem, *, layers: int) -> tuple[Co
 
 
 def _at(candidates: Candidates, smaller: Problem, pp: NDArray[Any]) -> tuple[Columns, NDArray[np.bool_]]:
-    """Return the images with given pipeline degrees, and which are legal."""
+    """Return the values of stand-ins with these pipeline degrees, and a mask of the legal ones."""
     space, n = smaller.space, len(candidates)
     columns = {name: candidates.column(name) for name in space.names} | {"pp": pp}
     fixed = np.prod([columns[name].astype(np.int64) for name in space.degrees if name != "dp"], axis=0)
