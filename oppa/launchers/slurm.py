@@ -96,9 +96,9 @@ def srun(environment: Mapping[str, str] = os.environ) -> list[str]:
     return ["env", *(f"--unset={name}" for name in inherited), "srun", "--export=ALL"]
 
 
-def own_job(environment: Mapping[str, str] = os.environ) -> str:
+def own_job() -> str:
     """Return the id of the job whose allocation this process runs in; empty if there is none."""
-    return environment.get("SLURM_JOB_ID", "")
+    return os.environ.get("SLURM_JOB_ID", "")
 
 
 def state(job: str) -> SlurmState:

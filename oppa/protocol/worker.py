@@ -56,11 +56,11 @@ class WorkerState:
         return {name: getattr(self, name) for name in self.__slots__}  # `asdict` takes ten times as long
 
 
-def accuracy_gain(accuracies: Sequence[float], sliding: int = SLIDING) -> float:
+def accuracy_gain(accuracies: Sequence[float]) -> float:
     """Return the gain in accuracy over a window, in standard deviations.
 
-    It is 0 if the accuracy is constant or the window has at most `sliding` steps.
+    It is 0 if the accuracy is constant or the window has at most SLIDING steps.
     """
-    if len(accuracies) <= sliding or not (deviation := float(np.std(accuracies))):
+    if len(accuracies) <= SLIDING or not (deviation := float(np.std(accuracies))):
         return 0.0
-    return (statistics.fmean(accuracies[-sliding:]) - statistics.fmean(accuracies[:sliding])) / deviation
+    return (statistics.fmean(accuracies[-SLIDING:]) - statistics.fmean(accuracies[:SLIDING])) / deviation

@@ -60,9 +60,9 @@ def promise(rate: Normal, fits: Tensor, weights: Tensor, chosen: Tensor) -> Tens
     return torch.as_tensor(option.clamp_min(0) * fits)
 
 
-def draw_normal(belief: Joint, *, draws: int = DRAWS, seed: int = 0) -> Tensor:
-    """Draw samples of a joint distribution, shape (s, n); the same seed gives the same samples."""
-    generator = torch.Generator().manual_seed(seed)
+def draw_normal(belief: Joint, *, draws: int = DRAWS) -> Tensor:
+    """Draw samples of a joint distribution, shape (s, n); each call gives the same samples."""
+    generator = torch.Generator().manual_seed(0)
     z = torch.randn((draws, len(belief.mean)), generator=generator, dtype=torch.float64)
     z = torch.cat([z[: draws // 2], -z[: draws - draws // 2]])  # antithetic draws make the means exact
     return belief.mean + z @ cholesky(belief.covariance + 1e-12 * torch.eye(len(belief.mean), dtype=torch.float64)).T

@@ -147,15 +147,13 @@ def _wrapped(texts: list[str], width: int = 96) -> list[str]:
     return lines
 
 
-def print_changed(
-    changed: "ChangedLine", files: "Sequence[Path]" = (), console: "Console | None" = None, *, keep: "ChangedLine | None" = None
-) -> None:
-    """Print the user's launch line with the changed words marked, the changes as `old -> new`, and files; to stderr without `console`.
+def print_changed(changed: "ChangedLine", files: "Sequence[Path]" = (), *, keep: "ChangedLine | None" = None) -> None:
+    """Print the user's launch line to stderr with the changed words marked, the changes as `old -> new`, and files.
 
     Args:
         keep: The present line, if it is tied with the winner's and therefore recommended.
     """
-    out = console or style.err()
+    out = style.err()
     if keep is not None:
         _print_words("your line", keep, out)
         out.print("\n  keep it: the present configuration is as fast as the winner, within the error of the measurement")

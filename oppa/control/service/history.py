@@ -11,10 +11,10 @@ POINTS = 2000
 
 
 class History:
-    """Keeps the points of a curve. Above the limit `most`, every second one is dropped; the last point always stays."""
+    """Keeps the points of a curve. Above POINTS of them, every second one is dropped; the last point always stays."""
 
-    def __init__(self, most: int = POINTS) -> None:
-        self._most, self._stride, self._count = most, 1, 0
+    def __init__(self) -> None:
+        self._stride, self._count = 1, 0
         self._points: list[dict[str, Any]] = []
         self._last: dict[str, Any] | None = None
         """The last point, unless it is among `_points`."""
@@ -24,7 +24,7 @@ class History:
         if self._count % self._stride == 0:
             self._points.append(point)
         self._count += 1
-        if len(self._points) > self._most:
+        if len(self._points) > POINTS:
             self._points, self._stride = self._points[::2], self._stride * 2
         self._last = None if self._points[-1] is point else point
 
