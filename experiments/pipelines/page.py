@@ -22,11 +22,12 @@ from experiments.pipelines.run import (
     Measured,
     Round,
     compared,
+    passes_as_written_s,
     rank_correlation,
 )
 from oppa.pipeline.execution import execute
 from oppa.pipeline.from_configuration import schedule_of, stages_of
-from oppa.pipeline.prediction import modelled_s, passes_as_written_s, predict, times
+from oppa.pipeline.prediction import modelled_s, predict, times
 from oppa.pipeline.replication import Replication
 from oppa.pipeline.scaling import ScaleCandidate, ScaledJob, candidates, fastest
 from oppa.pipeline.stage_layout import balanced, even, written

@@ -17,6 +17,7 @@ from scipy.stats import spearmanr
 from experiments.lib.rank_pool import PoolRequest, RankPool
 from experiments.pipelines.elastic import Chain
 from oppa.errors import EnvironmentLackingError, InputError
+from oppa.pipeline.execution import Execution
 from oppa.pipeline.from_configuration import schedule_of, stages_of
 from oppa.pipeline.prediction import PipelineEstimate, predict
 from oppa.pipeline.profile import PipelineProfile
@@ -219,3 +220,17 @@ def _groups() -> Iterator[CpuGroups]:
         yield groups
     finally:
         groups.close()
+
+
+def passes_as_written_s(executed: Execution) -> float:
+    """Return the seconds of the passes by equations 7 and 8 of FlexTrain as they are written.
+
+    They add up, for each action of a rank, its duration and the end of the action that it depends on. The largest sum of a rank counts.
+    Ends are absolute times, so the sum grows with the square of the number of actions. `Execution.makespan_s` is the correct form: an
+    action ends its duration after its last predecessor, the rank's previous action included.
+    """
+    sums = [0.0] * executed.schedule.shape.ranks
+    ends = (*executed.ends_s, 0.0)
+    for duration_s, (_, rank, need, _) in zip(executed.durations_s, executed.schedule.sequence, strict=True):
+        sums[rank] += duration_s + ends[need]
+    return max(sums)

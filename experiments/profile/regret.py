@@ -9,11 +9,13 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from oppa.errors import TableError
 from oppa.problem.configuration import Configuration
+from oppa.problem.training import Scaling
 from oppa.table import TableRow
-from oppa.table.goodput import best_at_each, goodput
+from oppa.table.goodput import goodput
 
 POINTS = 50
 Rate = Callable[[Configuration], float | None]
@@ -53,6 +55,24 @@ class Regret:
     def worst(self) -> float:
         """Return the largest value over the trajectories."""
         return max(self.by_trajectory.values())
+
+
+def goodputs(rows: Sequence[TableRow], noise_scales: ArrayLike, *, scaling: Scaling = "sqrt") -> NDArray[np.float64]:
+    """Return the goodput of every row at every noise scale, from the median of its throughput, shape (m, n)."""
+    samples_per_s = np.array([row.samples_per_s for row in rows])
+    batches = np.array([row.configuration.global_batch for row in rows])
+    return goodput(samples_per_s, batches, np.asarray(noise_scales, np.float64).reshape(-1, 1), scaling=scaling)
+
+
+def best_at_each(rows: Sequence[TableRow], noise_scales: ArrayLike, *, scaling: Scaling = "sqrt") -> list[TableRow]:
+    """Return the row that a controller would choose at each noise scale: the largest goodput, of equals the first.
+
+    Raises:
+        TableError: if there is no row to choose from.
+    """
+    if not rows:
+        raise TableError("the table has no row: nothing fits, or nothing was measured", hint="continue with `oppa profile`")
+    return [rows[position] for position in goodputs(rows, noise_scales, scaling=scaling).argmax(axis=1)]
 
 
 def decided(rows: Sequence[TableRow], batches: Sequence[int]) -> set[Configuration]:

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 
-from oppa.pipeline.execution import Execution, Times, execute
+from oppa.pipeline.execution import Times, execute
 from oppa.pipeline.graph import PipelineShape, Schedule
 from oppa.pipeline.memory import Footprint, peak_memory
 from oppa.pipeline.profile import Part, PipelineProfile
@@ -103,20 +103,6 @@ def modelled_s(profile: PipelineProfile, *, pp: int, micro_batches: int) -> floa
     if micro_batches >= pp:
         return (micro_batches * chunks + pp - 1) * layer_s
     return (pp * chunks + micro_batches - 1) * layer_s
-
-
-def passes_as_written_s(executed: Execution) -> float:
-    """Return the seconds of the passes by equations 7 and 8 of FlexTrain as they are written.
-
-    They add up, for each action of a rank, its duration and the end of the action that it depends on. The largest sum of a rank counts.
-    Ends are absolute times, so the sum grows with the square of the number of actions. `Execution.makespan_s` is the correct form: an
-    action ends its duration after its last predecessor, the rank's previous action included.
-    """
-    sums = [0.0] * executed.schedule.shape.ranks
-    ends = (*executed.ends_s, 0.0)
-    for duration_s, (_, rank, need, _) in zip(executed.durations_s, executed.schedule.sequence, strict=True):
-        sums[rank] += duration_s + ends[need]
-    return max(sums)
 
 
 def _parts(profile: PipelineProfile, stages: Sequence[range]) -> list[tuple[Part, ...]]:

@@ -1,6 +1,6 @@
-"""Compute goodput, how fast the loss falls per second, and the row of a table that a controller chooses by it.
+"""Compute goodput: how fast the loss falls per second.
 
-Notation (COPUS sections 3.1 and 3.2; n rows, m noise scales):
+Notation (COPUS sections 3.1 and 3.2; n configurations, m noise scales):
     T      samples_per_s, sequences per second                      (n,)
     B      global_batch, sequences per optimizer step               (n,)
     phi    noise_scale, the gradient noise scale in sequences       (m,)
@@ -11,14 +11,10 @@ of Adam saturates as (1 + phi / B) ** -a with a from 0.5 to 1. So by default a r
 not of its size. That is sqrt(B SE(B)), which is sqrt(B) while B is far below phi.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from oppa.errors import TableError
 from oppa.problem.training import Scaling
-from oppa.table.rows import TableRow
 
 
 def statistical_efficiency(global_batch: ArrayLike, noise_scale: ArrayLike) -> NDArray[np.float64]:
@@ -71,21 +67,3 @@ def goodput(
         for batch in (global_batch, reference_batch)
     )
     return plain_goodput(samples_per_s, global_batch, noise_scale) * own / reference
-
-
-def goodputs(rows: Sequence[TableRow], noise_scales: ArrayLike, *, scaling: Scaling = "sqrt") -> NDArray[np.float64]:
-    """Return the goodput of every row at every noise scale, from the median of its throughput, shape (m, n)."""
-    samples_per_s = np.array([row.samples_per_s for row in rows])
-    batches = np.array([row.configuration.global_batch for row in rows])
-    return goodput(samples_per_s, batches, np.asarray(noise_scales, np.float64).reshape(-1, 1), scaling=scaling)
-
-
-def best_at_each(rows: Sequence[TableRow], noise_scales: ArrayLike, *, scaling: Scaling = "sqrt") -> list[TableRow]:
-    """Return the row that a controller would choose at each noise scale: the largest goodput, of equals the first.
-
-    Raises:
-        TableError: if there is no row to choose from.
-    """
-    if not rows:
-        raise TableError("the table has no row: nothing fits, or nothing was measured", hint="continue with `oppa profile`")
-    return [rows[position] for position in goodputs(rows, noise_scales, scaling=scaling).argmax(axis=1)]

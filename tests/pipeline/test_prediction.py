@@ -4,10 +4,11 @@ import dataclasses
 
 import pytest
 
+from experiments.pipelines.run import passes_as_written_s
 from oppa.errors import InputError
 from oppa.pipeline.execution import execute
 from oppa.pipeline.graph import PipelineShape
-from oppa.pipeline.prediction import between_s, footprint, modelled_s, passes_as_written_s, predict, static_bytes, times
+from oppa.pipeline.prediction import between_s, footprint, modelled_s, predict, static_bytes, times
 from oppa.pipeline.profile import MessageTime, Part, PipelineProfile
 from oppa.pipeline.registry import build_schedule
 from oppa.pipeline.replication import Replication

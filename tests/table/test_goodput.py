@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.profile.regret import best_at_each, goodputs
 from oppa.errors import TableError
 from oppa.table.goodput import (
-    best_at_each,
     goodput,
-    goodputs,
     learning_rate_factor,
     plain_goodput,
     saturating_factor,
