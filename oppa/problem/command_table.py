@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib.util
 import os
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,8 @@ def _argument(parameter: str, words: list[str] | dict[str, list[str]]) -> Argume
 
 _WRITERS = {".json": None, ".yaml": None, ".yml": None, ".toml": "tomlkit"}
 """Suffixes of configuration files, and the extra package that rewrites them (runners/command/rewriting.py)."""
+_PART = re.compile(r"\{([a-z_]+)\}")
+"""The name of a part in the pattern of a format."""
 
 
 def _config_file(name: str, table: ConfigFileTable, folder: Path) -> ConfigFile:
@@ -159,6 +162,11 @@ def _config_file(name: str, table: ConfigFileTable, folder: Path) -> ConfigFile:
 
 @functools.cache
 def formats() -> dict[str, dict[str, str]]:
-    """Return the output formats of known programs, by name: a `pattern`, and what it `counts` if not steps."""
+    """Return the output formats of known programs, by name: a `pattern`, and what it `counts` if not steps.
+
+    The runner reads the same file without oppa (runners/command/recognition.py).
+    """
     file = catalog.root() / "runners" / "command" / "formats.toml"
-    return parse(file.read_text(), source=file.name, error=InputError)
+    declared = parse(file.read_text(), source=file.name, error=InputError)
+    parts = declared.pop("parts")
+    return {name: {**each, "pattern": _PART.sub(lambda part: parts[part[1]], each["pattern"])} for name, each in declared.items()}

@@ -4,13 +4,22 @@ import re
 import tomllib
 from pathlib import Path
 
-FORMATS = tomllib.loads(Path(__file__).with_name("formats.toml").read_text())
+PART = re.compile(r"\{([a-z_]+)\}")
+"""The name of a part in a pattern."""
 ENOUGH = 2
 """Lines that establish a format. A program may print one such line by chance, as in its settings."""
-
-
 LONGEST = 2_000
 """Characters of a line that are searched; a program may print its data."""
+
+
+def formats():
+    """Return the formats of formats.toml by name, with the parts of their patterns in place."""
+    declared = tomllib.loads(Path(__file__).with_name("formats.toml").read_text())
+    parts = declared.pop("parts")
+    return {name: {**each, "pattern": PART.sub(lambda part: parts[part[1]], each["pattern"])} for name, each in declared.items()}
+
+
+FORMATS = formats()
 
 
 class Recognition:

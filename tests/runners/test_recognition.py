@@ -5,6 +5,7 @@ import importlib.util
 import pytest
 
 from oppa import catalog
+from oppa.problem.command_table import formats
 
 _spec = importlib.util.spec_from_file_location("recognition", catalog.root() / "runners" / "command" / "recognition.py")
 recognition = importlib.util.module_from_spec(_spec)
@@ -81,6 +82,10 @@ def test_a_bar_over_an_epoch_is_lightnings_only_in_a_program_of_lightning(printe
     seen = recognition.Recognition()
     seen.read([*printed, *(BAR.format("Epoch 0", done, done, 100) for done in (2, 3))], 1.0)
     assert seen.name == name
+
+
+def test_the_runner_and_a_job_file_read_the_same_formats():
+    assert recognition.FORMATS == formats()
 
 
 def stated(text):
