@@ -3,7 +3,7 @@
 This module imports nothing heavy, so that `oppa bench` lists them at once.
 """
 
-import functools
+import dataclasses
 import importlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -41,9 +41,12 @@ PROXY = ("llama-2-7b", "mixtral-8x7b", "long-8b-32k", "fsdp-7b")
 PROXY_MEASURED = tuple(f"{model}-{nodes}" for model in ("1B", "8B") for nodes in (8, 32, 64))
 """Replayed tasks that are searched at a smaller size: nanotron's models on so many nodes."""
 
-TRAINERS = tuple(
-    f"examples/{name}_trainer.{kind}" for name in ("own", "transformers", "accelerate", "lightning", "deepspeed") for kind in ("py", "toml")
-)
+
+def _trainer_files(*names: str) -> tuple[str, ...]:
+    return tuple(f"examples/{name}_trainer.{kind}" for name in names for kind in ("py", "toml"))
+
+
+TRAINERS = _trainer_files("own", "transformers", "accelerate", "lightning", "deepspeed")
 """Programs of users, and their jobs, that are compared with themselves under `oppa train`."""
 
 GPU_TRAINER = tuple(f"examples/transformers_{part}" for part in ("trainer.py", "trainer.toml", "gpu.py"))
@@ -77,11 +80,7 @@ PRIOR = Declared(
     ),
 )
 """Inputs of the prior's page, and of its calibration: all published runs."""
-_TIMINGS = {
-    "help": Declared(),
-    "start-up": Declared(files=("runners/torch/runner.toml",)),
-    "machine": Declared(files=("priors/hardware/CPU.toml", "priors/step_time.toml")),
-}
+_TORCH = Declared(files=("runners/torch/runner.toml",))
 _SIMULATOR = Declared(
     files=(REPLAY.as_posix(), "priors/clusters/H100.toml", "priors/clusters/A100-80GB.toml"),
     data=(*ELDER_DATA, "pipeline_stage_times.csv", "pipeline_schedules_measured.csv"),
@@ -98,59 +97,13 @@ _TRANSFER = Declared(
     data=NANOTRON.data,
     parts=TRANSFERRED,
 )
-_SCHEDULES = Declared(data=("pipeline_stage_times.csv", "pipeline_schedules_measured.csv"))
 
 
 def commands() -> Mapping[str, Callable[..., None]]:
     """Return the command line of every experiment, by name."""
     own = {name: importlib.import_module(module).command for name, module in _COMMANDS.items()}
-    of_suites = {name: suite_command(name, suite, functools.partial(_declared, name)) for name, suite in SUITES.items()}
-    together = together_command({name: SUITES[name] for name in SHORT}, lambda: joined(map(_declared, SHORT)))
-    return {**own, **recorded_commands(), "all": together, **of_suites}
-
-
-def _declared(name: str) -> Declared:
-    return BENCHMARKS[name].declared
-
-
-def _with_own_record(name: str, declared: Declared, *, repeats: int = 7, smallest: str = "") -> Benchmark:
-    """Return a suite with a record of its own.
-
-    Args:
-        repeats: Repeats of the record.
-        smallest: Arguments of the shortest command, besides `--repeats 1`.
-    """
-    suite = SUITES[name]
-    recorded = Recorded(
-        folder=RESULTS / name,
-        command=f"{name}{f' --repeats {repeats}' if suite.repeated else ''} --out results/{name}",
-        arguments={"repeats": repeats} if suite.repeated else {},
-        declared=declared,
-    )
-    return Benchmark(
-        shows=suite.about,
-        smallest=f"{name} --repeats 1 {smallest}".strip(),
-        declared=declared,
-        recorded=(recorded,),
-        needs_data=bool(declared.data),
-    )
-
-
-def _together(name: str, repeats: int = 5) -> Benchmark:
-    """Return a suite that shares the record of `oppa bench all`."""
-    recorded = Recorded(
-        folder=RESULTS / "bench",
-        command=f"all --repeats {repeats} --out results/bench",
-        arguments={"benchmarks": list(SHORT), "repeats": repeats},
-        declared=joined((*_TIMINGS.values(), PRIOR)),
-    )
-    return Benchmark(shows=SUITES[name].about, smallest=f"{name} --repeats 1", declared=_TIMINGS[name], recorded=(recorded,))
-
-
-def _trainers(files: tuple[str, ...], folder: str, command: str, **arguments: object) -> Recorded:
-    return Recorded(
-        folder=RESULTS / folder, command=f"{command} --out results/{folder}", arguments=arguments, declared=Declared(files=files)
-    )
+    of_suites = {name: suite_command(name, suite) for name, suite in SUITES.items()}
+    return {**own, **recorded_commands(), "all": together_command({name: SUITES[name] for name in SHORT}), **of_suites}
 
 
 def _simulated(names: Collection[str], *, cost_model: bool) -> Declared:
@@ -162,103 +115,164 @@ def _example(name: str, *files: str, cost_model: bool = False) -> Declared:
 
 
 SUITES: Mapping[str, Suite] = {
-    "help": Suite(about="time `oppa --help`, and compare it with a bare typer program", run="experiments.timings.help:help_overhead"),
+    "help": Suite(
+        about="time `oppa --help`, and compare it with a bare typer program",
+        declared=Declared(),
+        run="experiments.timings.help:help_overhead",
+    ),
     "start-up": Suite(
-        about="compare the start of a trial by a fork server with that by torchrun", run="experiments.timings.startup:startup"
+        about="compare the start of a trial by a fork server with that by torchrun",
+        declared=_TORCH,
+        run="experiments.timings.startup:startup",
     ),
     "ray-start-up": Suite(
         about="compare the start of a trial on a node of a Ray cluster with that of the local launcher",
+        declared=_TORCH,
         run="experiments.timings.ray_startup:ray_startup",
     ),
     "trial-reading": Suite(
         about="measure the share of a trial that its tuner spends on reading its files",
+        declared=_TORCH,
         run="experiments.timings.trial_reading:trial_reading",
     ),
     "elastic-restart": Suite(
         about="time the pause of an elastic job on Slurm with ranks that wait, and compare it with a cold restart",
+        declared=Declared(files=_trainer_files(*ELASTIC_TRAINERS), parts=ELASTIC_TRAINERS),
         run="experiments.timings.elastic_restart:elastic_restart",
         to_json="experiments.timings.elastic_restart:elastic_restart_figures",
         tasks=ELASTIC_TRAINERS,
+        smallest="--tasks own",
     ),
-    "machine": Suite(about="measure the facts in `priors/hardware/CPU.toml`", run="experiments.timings.machine:machine"),
+    "machine": Suite(
+        about="measure the facts in `priors/hardware/CPU.toml`",
+        declared=Declared(files=("priors/hardware/CPU.toml", "priors/step_time.toml")),
+        run="experiments.timings.machine:machine",
+    ),
     "overhead": Suite(
-        about="time a designer's step, and compare it with BoTorch and Optuna", run="experiments.timings.overhead:overhead", tasks=OVERHEAD
+        about="time a designer's step, and compare it with BoTorch and Optuna",
+        declared=Declared(files=("search_spaces/colossalai.toml", *COST_MODEL, "priors/hardware/A100-80GB.toml"), parts=OVERHEAD),
+        run="experiments.timings.overhead:overhead",
+        tasks=OVERHEAD,
+        smallest="--tasks 1000",
     ),
     "prior": Suite(
         about="compare the prior's predictions with published measurements",
+        declared=PRIOR,
         run="experiments.prior.run:prior",
         to_json="experiments.prior.run:prior_figures",
         repeated=False,
     ),
     "calibrate": Suite(
-        about="fit the coefficients of `priors/` to published measurements", run="experiments.prior.calibrate:calibrate", repeated=False
+        about="fit the coefficients of `priors/` to published measurements",
+        declared=PRIOR,
+        run="experiments.prior.calibrate:calibrate",
+        repeated=False,
     ),
     "simulator": Suite(
-        about="compare the simulator with published measurements", run="experiments.simulator.run:simulator", repeated=False
+        about="compare the simulator with published measurements",
+        declared=_SIMULATOR,
+        run="experiments.simulator.run:simulator",
+        repeated=False,
     ),
     "stopping": Suite(
         about="evaluate early termination of repetitions, and the errors of estimates",
+        declared=_simulated(SIMULATED, cost_model=False),
         run="experiments.stopping.run:stopping",
         figures="experiments.stopping.run:figures",
     ),
     "profile": Suite(
         about="compare an active profile with an exhaustive one on simulated clusters",
+        declared=_simulated(PROFILED, cost_model=True),
         run="experiments.profile.simulated:profile",
         tasks=PROFILED,
+        repeats=2,
+        smallest="--tasks qwen2-1.5b",
     ),
     "drift": Suite(
-        about="compare searches with and without repeats on a machine that becomes slower", run="experiments.drift.run:sections"
+        about="compare searches with and without repeats on a machine that becomes slower",
+        declared=_simulated(DRIFTING, cost_model=False),
+        run="experiments.drift.run:sections",
+        repeats=12,
     ),
     "transfer": Suite(
         about="measure the gain and the harm of starting a search from other studies",
+        declared=_TRANSFER,
         run="experiments.transfer.run:sections",
         to_json="experiments.transfer.run:to_json",
         tasks=TRANSFERRED,
+        repeats=1,
+        smallest="--tasks 1B-8",
     ),
     "goodput-simulated": Suite(
         about="compare the time to loss under each policy, on simulated clusters",
+        declared=_simulated(COPUS, cost_model=False),
         run="experiments.goodput.simulated:sections",
         figures="experiments.goodput.simulated:figures",
         to_json="experiments.goodput.simulated:to_json",
         tasks=COPUS,
+        repeats=10,
+        smallest="--tasks copus-3b",
     ),
     "goodput-pollux": Suite(
         about="compare the time to Pollux's results under each policy, on its measured step times",
+        declared=Declared(data=("adaptdl_throughput_t4.csv", "adaptdl_gradstats.csv"), parts=POLLUX),
         run="experiments.goodput.pollux:sections",
         tasks=POLLUX,
+        repeats=5,
+        smallest="--tasks ncf",
     ),
     "policies-simulated": Suite(
         about="compare learned batches with other policies at 8, 16 and 32 simulated workers",
+        declared=Declared(files=("priors/learning_curves/digits.toml",), parts=DYNAMIX),
         run="experiments.policies.simulated:sections",
         figures="experiments.policies.simulated:figures",
         to_json="experiments.policies.simulated:to_json",
         tasks=DYNAMIX,
+        repeats=10,
+        smallest="--tasks 8",
     ),
 }
 """The experiments that run with a number of repeats."""
+
+
+def _own(*names: str) -> Mapping[str, Benchmark]:
+    """Return suites, each with a record of its own."""
+    return {name: SUITES[name].benchmark(name) for name in names}
+
+
+def _together(*names: str, repeats: int = 5) -> Mapping[str, Benchmark]:
+    """Return suites that share the record of `oppa bench all`."""
+    recorded = Recorded(
+        folder=RESULTS / "bench",
+        command=f"all --repeats {repeats} --out results/bench",
+        arguments={"benchmarks": list(SHORT), "repeats": repeats},
+        declared=joined(SUITES[name].declared for name in SHORT),
+    )
+    return {name: SUITES[name].benchmark(name, recorded) for name in names}
+
+
+def _trained(name: str, shows: str, declared: Declared, *, smallest: str = "", **repeats: int) -> Mapping[str, Benchmark]:
+    """Return an experiment with recorded runs.
+
+    Args:
+        smallest: Arguments of its shortest command.
+        repeats: Repeats of the record, by the name of their option.
+    """
+    ((option, count),) = repeats.items()
+    command = f"{name} --run --{option} {count}"
+    return {name: with_own_command(shows, declared, name, command, f"{name} {smallest}".strip(), **repeats)}
+
+
+def _trainers(files: tuple[str, ...], folder: str, command: str, **arguments: object) -> Recorded:
+    return Recorded(
+        folder=RESULTS / folder, command=f"{command} --out results/{folder}", arguments=arguments, declared=Declared(files=files)
+    )
+
+
 BENCHMARKS: Mapping[str, Benchmark] = {
-    **{name: _together(name) for name in _TIMINGS},
-    "overhead": _with_own_record(
-        "overhead",
-        Declared(files=("search_spaces/colossalai.toml", *COST_MODEL, "priors/hardware/A100-80GB.toml"), parts=OVERHEAD),
-        smallest="--tasks 1000",
-    ),
-    "ray-start-up": _with_own_record("ray-start-up", _TIMINGS["start-up"]),
-    "trial-reading": _with_own_record("trial-reading", _TIMINGS["start-up"]),
-    "elastic-restart": _with_own_record(
-        "elastic-restart",
-        Declared(
-            files=tuple(f"examples/{name}_trainer.{kind}" for name in ELASTIC_TRAINERS for kind in ("py", "toml")), parts=ELASTIC_TRAINERS
-        ),
-        smallest="--tasks own",
-    ),
-    "prior": _with_own_record("prior", PRIOR),
-    "calibrate": _with_own_record("calibrate", PRIOR),
-    "simulator": _with_own_record("simulator", _SIMULATOR),
-    "stopping": _with_own_record("stopping", _simulated(SIMULATED, cost_model=False)),
-    "profile": _with_own_record("profile", _simulated(PROFILED, cost_model=True), repeats=2, smallest="--tasks qwen2-1.5b"),
-    "drift": _with_own_record("drift", _simulated(DRIFTING, cost_model=False), repeats=12),
-    "transfer": _with_own_record("transfer", _TRANSFER, repeats=1, smallest="--tasks 1B-8"),
+    **_together("help", "start-up", "machine"),
+    **_own("overhead", "ray-start-up", "trial-reading", "elastic-restart", "prior", "calibrate"),
+    **_own("simulator", "stopping", "profile", "drift", "transfer"),
     "control": with_own_command(
         "measure gradient statistics, changes of layout and profiles, on real ranks",
         _example("profile", cost_model=True),
@@ -288,66 +302,25 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         inputs=6_000,
         seed=0,
     ),
-    "goodput": with_own_command(
-        "compare the time to a target loss under each policy, in real training runs",
-        _example("goodput"),
-        "goodput",
-        "goodput --run --seeds 10",
-        "goodput",
-        seeds=10,
-    ),
-    "goodput-simulated": _with_own_record(
-        "goodput-simulated", _simulated(COPUS, cost_model=False), repeats=10, smallest="--tasks copus-3b"
-    ),
-    "goodput-pollux": _with_own_record(
-        "goodput-pollux",
-        Declared(data=("adaptdl_throughput_t4.csv", "adaptdl_gradstats.csv"), parts=POLLUX),
-        repeats=5,
-        smallest="--tasks ncf",
-    ),
-    "trainers-goodput": with_own_command(
+    **_trained("goodput", "compare the time to a target loss under each policy, in real training runs", _example("goodput"), seeds=10),
+    **_own("goodput-simulated", "goodput-pollux"),
+    **_trained(
+        "trainers-goodput",
         "compare the time to a target loss of Transformers' `Trainer` under each policy, on CPUs",
         _example("transformers_trainer", "examples/transformers_trainer.py"),
-        "trainers-goodput",
-        "trainers-goodput --run --seeds 10",
-        "trainers-goodput",
         seeds=10,
     ),
-    "trainers-goodput-gpu": with_own_command(
+    **_trained(
+        "trainers-goodput-gpu",
         "compare the time to a target loss of Transformers' `Trainer` under each policy, on one GPU, and the prior's errors there",
         _example("transformers_gpu", "examples/transformers_gpu.py", "examples/transformers_trainer.py"),
-        "trainers-goodput-gpu",
-        "trainers-goodput-gpu --run --seeds 1",
-        "trainers-goodput-gpu --help",
+        smallest="--help",
         seeds=1,
     ),
-    "norm-test": with_own_command(
-        "compare the norm test with constant batches, under DDP",
-        _example("norm_test"),
-        "norm-test",
-        "norm-test --run --seeds 5",
-        "norm-test",
-        seeds=5,
-    ),
-    "norm-test-fsdp": with_own_command(
-        "compare the norm test with constant batches, under FSDP in bf16",
-        _example("norm_test_fsdp"),
-        "norm-test-fsdp",
-        "norm-test-fsdp --run --seeds 3",
-        "norm-test-fsdp",
-        seeds=3,
-    ),
-    "policies": with_own_command(
-        "compare all policies on one job",
-        _example("digits", "priors/learning_curves/digits.toml"),
-        "policies",
-        "policies --run --seeds 3",
-        "policies",
-        seeds=3,
-    ),
-    "policies-simulated": _with_own_record(
-        "policies-simulated", Declared(files=("priors/learning_curves/digits.toml",), parts=DYNAMIX), repeats=10, smallest="--tasks 8"
-    ),
+    **_trained("norm-test", "compare the norm test with constant batches, under DDP", _example("norm_test"), seeds=5),
+    **_trained("norm-test-fsdp", "compare the norm test with constant batches, under FSDP in bf16", _example("norm_test_fsdp"), seeds=3),
+    **_trained("policies", "compare all policies on one job", _example("digits", "priors/learning_curves/digits.toml"), seeds=3),
+    **_own("policies-simulated"),
     "trainers": Benchmark(
         shows="compare trainers of users under `oppa train` with the same training without it",
         smallest="trainers --short --json",
@@ -368,20 +341,16 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     ),
     "schedule": with_own_command(
         "compare schedules of a pipeline by name with searched ones",
-        _SCHEDULES,
+        Declared(data=("pipeline_stage_times.csv", "pipeline_schedules_measured.csv")),
         "schedule",
         "schedule --instances 100 --out results/schedule",
         "schedule --times examples/stage_times.csv --instances 1",
         instances=100,
     ),
-    "pipelines": with_own_command(
-        "compare measured pipelines with their predictions", Declared(), "pipelines", "pipelines --run --rounds 3", "pipelines", rounds=3
-    ),
+    **_trained("pipelines", "compare measured pipelines with their predictions", Declared(), rounds=3),
     "proxy": with_own_command(
         "compare a search at a smaller size with a plain one",
-        Declared(
-            jobs=_simulated(PROXY, cost_model=True).jobs, files=NANOTRON.files, data=NANOTRON.data, parts=PROXY_MEASURED, cost_model=True
-        ),
+        dataclasses.replace(_simulated(PROXY, cost_model=True), files=NANOTRON.files, data=NANOTRON.data, parts=PROXY_MEASURED),
         "proxy",
         "proxy --seeds 1 --out results/proxy",
         "proxy --seeds 1 --tasks fsdp-7b",

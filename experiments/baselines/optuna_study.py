@@ -1,7 +1,8 @@
 """Wrap Optuna's samplers as designers, one trial at a time: TPE and Gaussian processes, at the library's own settings.
 
 Optuna gets the index of each parameter's value among those that occur: an integer if the values have an order, else a category. `dp` is
-left out if the other parameters determine it. A suggestion may be no candidate, or taken. Then the nearest free candidate runs, by the
+left out if the other parameters determine it. The first trials are random, drawn like the other peers'. Optuna's own would be ten, uniform
+over values that rarely combine to a candidate. A suggestion may be no candidate, or taken. Then the nearest free candidate runs, by the
 encoding that all models share; ties are broken at random. The candidate that ran is reported to Optuna.
 
 A failed trial is reported as complete, with the worst throughput seen and a violated constraint. Optuna's documentation asks for this in
@@ -12,6 +13,7 @@ Every suggestion comes from a fresh sampler with a seed of its own, and a study 
 had never stopped.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
 
@@ -30,7 +32,6 @@ from oppa.random_streams import stream
 from oppa.tuning.designer import Observation, free, groups
 from oppa.tuning.designers.random_search import RandomSearch
 
-"""Random first trials, drawn like the other peers'. Optuna's own would be ten, uniform over values that rarely combine to a candidate."""
 VIOLATION = 0.2
 """Assumed log memory above the limit after a failure, of which only the sign is known."""
 SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
@@ -81,14 +82,8 @@ class OptunaStudy:
         )
 
 
-def tpe(problem: Problem, candidates: Candidates, *, seed: int) -> OptunaStudy:
-    """Return the designer `tpe`."""
-    return OptunaStudy(problem, candidates, seed=seed, sampler="tpe")
-
-
-def optuna_gp(problem: Problem, candidates: Candidates, *, seed: int) -> OptunaStudy:
-    """Return the designer `optuna-gp`."""
-    return OptunaStudy(problem, candidates, seed=seed, sampler="optuna-gp")
+tpe, optuna_gp = (functools.partial(OptunaStudy, sampler=sampler) for sampler in SAMPLERS)
+"""The designers `tpe` and `optuna-gp`."""
 
 
 class Space:

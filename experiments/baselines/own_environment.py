@@ -8,6 +8,7 @@ The answer is `{"candidate": n}`.
 """
 
 import dataclasses
+import functools
 import json
 import os
 import shlex
@@ -135,11 +136,5 @@ SYNE_TUNE = LibraryEnvironment(
 )
 
 
-def vizier(problem: Problem, candidates: Candidates, *, seed: int) -> ScriptedDesigner:
-    """Return the designer `vizier`."""
-    return ScriptedDesigner(problem, candidates, seed=seed, environment=VIZIER)
-
-
-def syne_tune(problem: Problem, candidates: Candidates, *, seed: int) -> ScriptedDesigner:
-    """Return the designer `syne-tune`."""
-    return ScriptedDesigner(problem, candidates, seed=seed, environment=SYNE_TUNE)
+vizier, syne_tune = (functools.partial(ScriptedDesigner, environment=environment) for environment in (VIZIER, SYNE_TUNE))
+"""The designers `vizier` and `syne-tune`."""

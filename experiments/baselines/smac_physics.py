@@ -1,19 +1,14 @@
 """Grow SMAC's random forest (Hutter et al. 2011) on the cost model's errors, with more trees than SMAC3 has, for their spread."""
 
+import functools
+
 import numpy as np
 from ConfigSpace import ConfigurationSpace
 
 from experiments.baselines.physics_forest import PhysicsForest, Values
 from experiments.baselines.smac_forest import random_forest
-from oppa.problem.candidates import Candidates
-from oppa.problem.problem import Problem
 
 TREES = 50
-
-
-def smac_physics(problem: Problem, candidates: Candidates, *, seed: int) -> PhysicsForest:
-    """Return the designer `smac-physics`."""
-    return PhysicsForest(problem, candidates, seed=seed, grow=grow)
 
 
 def grow(x: Values, y: Values, at: Values, seed: int) -> Values:
@@ -23,3 +18,7 @@ def grow(x: Values, y: Values, at: Values, seed: int) -> Values:
     forest.train(x, y)
     assert forest._rf is not None  # its public prediction gives the mean and the variance over trees alone
     return np.asarray(forest._rf.all_trees_pred(at)).T
+
+
+smac_physics = functools.partial(PhysicsForest, grow=grow)
+"""The designer `smac-physics`."""

@@ -5,6 +5,7 @@ constrained upper confidence bound (eq. 4), that of `vanilla-bo-cei` the logarit
 random, and so is every choice after too many failures in a row (App. E.1).
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence, Set
 
@@ -108,11 +109,10 @@ def vanilla_bo(problem: Problem, candidates: Candidates, *, seed: int) -> Vanill
     return VanillaBO(problem, candidates, seed=seed, acquisition=lambda rate, slack, best: constrained_ucb(rate, slack, beta=beta))
 
 
-def vanilla_bo_cei(problem: Problem, candidates: Candidates, *, seed: int) -> VanillaBO:
-    """Return the designer `vanilla-bo-cei`."""
-    return VanillaBO(problem, candidates, seed=seed, acquisition=log_constrained_improvement)
-
-
 def log_constrained_improvement(rate: Normal, slack: Normal, best: float) -> torch.Tensor:
     """Return the logarithm of the expected improvement times the probability that the candidate fits, shape (n,)."""
     return log_improvement(rate, incumbent=best) + log_chance(slack)
+
+
+vanilla_bo_cei = functools.partial(VanillaBO, acquisition=log_constrained_improvement)
+"""The designer `vanilla-bo-cei`."""

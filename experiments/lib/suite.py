@@ -1,9 +1,12 @@
-"""Define the benchmarks of `oppa bench` that run with a number of repeats."""
+"""Define the benchmarks of `oppa bench` that run with a number of repeats, and the records that they have of their own."""
 
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from oppa.bench.declared import Declared
+from oppa.bench.registry import RESULTS, Benchmark, Recorded
 
 if TYPE_CHECKING:  # the help imports this module, and must stay fast
     from oppa.report.record import Section
@@ -17,6 +20,8 @@ class Suite:
     """
 
     about: str
+    declared: Declared
+    """Inputs of its figures."""
     run: str
     """Function that returns the sections. It takes the number of repeats if `repeated`, and the names of tasks if there are `tasks`."""
     figures: str = ""
@@ -27,6 +32,10 @@ class Suite:
     """The figures depend on the number of repeats."""
     tasks: tuple[str, ...] = ()
     """Names that `--tasks` accepts; if empty, the benchmark has no such option."""
+    repeats: int = 7
+    """Repeats of its own record."""
+    smallest: str = ""
+    """Arguments of its shortest command, besides `--repeats 1`."""
 
     def sections(self, repeats: int, tasks: Sequence[str] | None = None) -> "Sequence[Section]":
         """Run the benchmark, on all its tasks unless some are named, and return its sections."""
@@ -42,6 +51,22 @@ class Suite:
         """Return the figures of the record as SVG, by file name."""
         found: Mapping[str, str] = _function(self.figures)(repeats) if self.figures else {}
         return found
+
+    def benchmark(self, name: str, recorded: Recorded | None = None) -> Benchmark:
+        """Return the benchmark of this name, with a record of its own unless another one is given."""
+        own = Recorded(
+            folder=RESULTS / name,
+            command=f"{name}{f' --repeats {self.repeats}' if self.repeated else ''} --out results/{name}",
+            arguments={"repeats": self.repeats} if self.repeated else {},
+            declared=self.declared,
+        )
+        return Benchmark(
+            shows=self.about,
+            smallest=f"{name} --repeats 1 {self.smallest}".strip(),
+            declared=self.declared,
+            recorded=(recorded or own,),
+            needs_data=recorded is None and bool(self.declared.data),
+        )
 
     def _extent(self, repeats: int, tasks: Sequence[str] | None) -> tuple[object, ...]:
         return (*((repeats,) if self.repeated else ()), *((tasks or self.tasks,) if self.tasks else ()))

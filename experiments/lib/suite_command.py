@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.lib.suite import Suite
-from oppa.bench.declared import Declared
+from oppa.bench.declared import joined
 
 if TYPE_CHECKING:
     from oppa.report.inputs import Inputs
@@ -19,15 +19,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON 
 Tasks = Annotated[str | None, typer.Option(metavar="A,B,C", help="Run these of its tasks alone.")]
 
 
-def suite_command(name: str, suite: Suite, declared: Callable[[], Declared]) -> Callable[..., None]:
-    """Return the command line of one suite.
-
-    Args:
-        declared: Returns the inputs of its record.
-    """
+def suite_command(name: str, suite: Suite) -> Callable[..., None]:
+    """Return the command line of one suite."""
 
     def measure(repeats: int, out: Path | None, *, as_json: bool, tasks: Sequence[str] | None = None) -> None:
-        found = declared() if tasks is None else declared().only(tasks)
+        found = suite.declared if tasks is None else suite.declared.only(tasks)
         inputs = found.inputs(**({"repeats": repeats} if suite.repeated else {}))
         _measure({name: suite}, repeats, out, inputs, as_json=as_json, tasks=tasks)
 
@@ -44,11 +40,11 @@ def suite_command(name: str, suite: Suite, declared: Callable[[], Declared]) -> 
     return made
 
 
-def together_command(suites: Mapping[str, Suite], declared: Callable[[], Declared]) -> Callable[..., None]:
+def together_command(suites: Mapping[str, Suite]) -> Callable[..., None]:
     """Return the command line that runs several suites, and writes one record."""
 
     def command(repeats: Repeats = 7, out: Out = None, as_json: AsJson = False) -> None:
-        inputs = declared().inputs(benchmarks=list(suites), repeats=repeats)
+        inputs = joined(suite.declared for suite in suites.values()).inputs(benchmarks=list(suites), repeats=repeats)
         _measure(suites, repeats, out, inputs, as_json=as_json)
 
     command.__doc__ = f"Measure all that takes seconds: {', '.join(suites)}."
