@@ -8,7 +8,7 @@ from experiments.goodput import restarts
 from experiments.goodput.figures import all_figures
 from experiments.goodput.sections import GoodputComparison, change_section, seed_section, table_section, time_section
 from experiments.lib.recorded_page import Page, page_of
-from experiments.lib.run_trace import RunTrace, facts_of, pooled, recorded
+from experiments.lib.run_trace import facts_of, pooled, read_runs, recorded
 from oppa.table import Table
 
 TARGETS = (1.9, 1.85, 1.8, 1.75, 1.7)
@@ -24,7 +24,7 @@ COMMAND = "oppa bench goodput --run"
 
 def comparison_of(folder: Path) -> GoodputComparison:
     """Return the comparison of all recorded runs in a folder; raises InputError if there are none."""
-    return GoodputComparison([RunTrace.read(path) for path in recorded(folder, COMMAND)], TARGETS, WINDOW)
+    return GoodputComparison(read_runs(folder, COMMAND), TARGETS, WINDOW)
 
 
 def to_json(comparison: GoodputComparison, folder: Path) -> dict[str, Any]:

@@ -21,13 +21,14 @@ from experiments.goodput.sections import GoodputComparison, time_section
 from experiments.goodput.simulated import simulate_run
 from experiments.goodput.variants import variants
 from experiments.lib.prediction_error import skipped
+from experiments.lib.stated_table import stated_table
 from experiments.registry import POLLUX
 from oppa import catalog
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.problem.training import Scaling
 from oppa.report.record import Section
-from oppa.table import Origin, Table, TableRow
+from oppa.table import Table, TableRow
 from oppa.table.goodput import statistical_efficiency
 
 TIMES, STATISTICS = "adaptdl_throughput_t4.csv", "adaptdl_gradstats.csv"
@@ -103,30 +104,13 @@ def workload(name: str) -> PolluxWorkload:
                     configuration=configuration, steps_per_s=1 / seconds, log_stddev=0.02, memory_bytes=None, source="measured", trials=()
                 )
             )
-    return PolluxWorkload(name=name, table=_table(rows), statistics=statistics, first=int(statistics["batch_size"].min()))
+    problem = load_job(catalog.find("runners", "simulated") / "jobs" / "vit.toml")  # any job: the table only needs its facts
+    return PolluxWorkload(name=name, table=stated_table(problem, rows), statistics=statistics, first=int(statistics["batch_size"].min()))
 
 
 def _read(file: str, name: str) -> pd.DataFrame:
     everything = pd.read_csv(catalog.data_folder() / file)
     return everything[everything["app"] == name]
-
-
-def _table(rows: Sequence[TableRow]) -> Table:
-    problem = load_job(catalog.find("runners", "simulated") / "jobs" / "vit.toml")  # any job: the table only needs its facts
-    origin = Origin.of(
-        problem,
-        study="Pollux",
-        method="exhaustive",
-        complete=True,
-        candidates=len(rows),
-        trials=len(rows),
-        spent_s=0.0,
-        created_at=0.0,
-        loss_bound=None,
-        expected_loss=None,
-        command="oppa bench goodput-pollux",
-    )
-    return Table(rows=tuple(rows), origin=origin)
 
 
 def sections(seeds: int, names: Sequence[str] = POLLUX) -> list[Section]:

@@ -25,6 +25,7 @@ from experiments.goodput.sections import GoodputComparison, change_section, tabl
 from experiments.goodput.variants import variants
 from experiments.goodput.worlds import ASSUMED, Layout, gain_section, layout_section, paper_section
 from experiments.lib.run_trace import COLUMNS, RunTrace
+from experiments.lib.stated_table import stated_table
 from experiments.lib.variants import Variant
 from oppa import catalog
 from oppa.control.controller import Controller
@@ -39,7 +40,7 @@ from oppa.random_streams import stream
 from oppa.report.figures import standalone
 from oppa.report.record import Section
 from oppa.simulator.simulator import Simulator
-from oppa.table import Origin, Table, TableRow
+from oppa.table import Table, TableRow
 from oppa.table.goodput import goodput
 from oppa.table.rows import ParallelStrategy
 
@@ -161,20 +162,7 @@ def world_of(name: str) -> CaseWorld:
                 configuration=configuration, steps_per_s=rate, log_stddev=0.0, memory_bytes=memory, source="predicted", trials=()
             )
             rows.append(row)
-    origin = Origin.of(
-        load_job(path),
-        study=name,
-        method="exhaustive",
-        complete=True,
-        candidates=len(candidates),
-        trials=0,
-        spent_s=0.0,
-        created_at=0.0,
-        loss_bound=None,
-        expected_loss=None,
-        command="oppa bench goodput",
-    )
-    return CaseWorld(table=Table(rows=tuple(rows), origin=origin), samples=int(tokens / SEQUENCE), change_s=change_s)
+    return CaseWorld(table=stated_table(load_job(path), rows), samples=int(tokens / SEQUENCE), change_s=change_s)
 
 
 def simulate_run(world: SimulatedWorld, variant: Variant, seed: int) -> RunTrace:

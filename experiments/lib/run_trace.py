@@ -200,6 +200,19 @@ def recorded(folder: Path, command: str) -> list[Path]:
     return found
 
 
+def read_runs(folder: Path, command: str) -> list[RunTrace]:
+    """Return a folder's recorded runs; raises InputError if there are none, with the command that makes them."""
+    return [RunTrace.read(path) for path in recorded(folder, command)]
+
+
+def by_seed(traces: Iterable[RunTrace]) -> dict[str, dict[int, RunTrace]]:
+    """Return runs by variant and seed, both ascending."""
+    found: dict[str, dict[int, RunTrace]] = {}
+    for trace in sorted(traces, key=lambda each: (each.variant, each.seed)):
+        found.setdefault(trace.variant, {})[trace.seed] = trace
+    return found
+
+
 def facts_of(folder: Path, records: Sequence[Path]) -> dict[str, Any]:
     """Return the number of runs, the hash of all files, the provenance of the newest one, and the versions that made any of them."""
     origins = json.loads((folder / "runs" / "origins.json").read_text())

@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.lib.recorded_page import Page, page_of
 from experiments.lib.run_figures import batches_figure, held_out_medians
-from experiments.lib.run_trace import RunTrace, facts_of, recorded
+from experiments.lib.run_trace import RunTrace, by_seed, facts_of, read_runs, recorded
 from experiments.norm_test.schemes import CONSTANTS, is_norm_test, matching
 from oppa.report.figures import Axis, Series, lines
 from oppa.report.record import Section
@@ -32,15 +32,12 @@ class NormTestResults:
     @classmethod
     def read(cls, folder: Path, command: str) -> "NormTestResults":
         """Read all recorded runs of a folder; raises InputError, which names the command that makes them, if there are none."""
-        return cls([RunTrace.read(path) for path in recorded(folder, command)], Table.read(folder / "table"))
+        return cls(read_runs(folder, command), Table.read(folder / "table"))
 
     @functools.cached_property
     def by_scheme(self) -> Mapping[str, Mapping[int, RunTrace]]:
         """Return the runs by scheme and seed: adaptive schemes first, then constant ones by size."""
-        names = sorted({trace.variant for trace in self.traces}, key=lambda name: (_size(name), name))
-        return {
-            name: {each.seed: each for each in sorted(self.traces, key=lambda each: each.seed) if each.variant == name} for name in names
-        }
+        return dict(sorted(by_seed(self.traces).items(), key=lambda item: (_size(item[0]), item[0])))
 
     def median(self, scheme: str, of: Callable[[RunTrace], float]) -> float:
         """Return the median of a figure over the seeds of a scheme."""

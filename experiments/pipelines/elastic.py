@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from experiments.lib.rank_pool import PoolRequest, RankPool, phases_of
+from experiments.lib.rank_pool import BEGIN, PoolRequest, RankPool, phases_of
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 
@@ -23,7 +23,6 @@ CHAINS: Mapping[str, tuple[tuple[int, int], ...]] = {
     REPLICAS: ((1, 1), (2, 1), (4, 1), (2, 1), (1, 1)),
 }
 """Sequence of (dp, pp) of each job."""
-BEGIN = "begin"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

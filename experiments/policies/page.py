@@ -10,7 +10,7 @@ from typing import Any
 
 from experiments.lib.recorded_page import Page, page_of
 from experiments.lib.run_figures import batches_figure, held_out_medians
-from experiments.lib.run_trace import RunTrace, facts_of, recorded, time_to_accuracy
+from experiments.lib.run_trace import RunTrace, by_seed, facts_of, read_runs, recorded, time_to_accuracy
 from experiments.policies.run import LEARNED, LEARNED_FIRST, PROPORTIONAL, STATIC
 from experiments.policies.variations import OF, VARIATIONS
 from oppa.report.figures import Axis, lines
@@ -33,7 +33,7 @@ class PolicyResults:
     @classmethod
     def read(cls, folder: Path) -> "PolicyResults":
         """Read all recorded runs of the example; raises InputError if there are none."""
-        return cls([RunTrace.read(path) for path in recorded(folder, COMMAND) if OF not in path.name.partition(".csv")[0]])
+        return cls([trace for trace in read_runs(folder, COMMAND) if OF not in trace.variant])
 
     @classmethod
     def of_variation(cls, folder: Path, name: str) -> "PolicyResults":
@@ -44,11 +44,7 @@ class PolicyResults:
     @functools.cached_property
     def by_variant(self) -> Mapping[str, Mapping[int, RunTrace]]:
         """Return the runs by variant and seed; variants that reach the target sooner come first."""
-        names = sorted({trace.variant for trace in self.traces})
-        found = {
-            name: {each.seed: each for each in sorted(self.traces, key=lambda each: each.seed) if each.variant == name} for name in names
-        }
-        return dict(sorted(found.items(), key=lambda item: statistics.median(map(_reached_s, item[1].values()))))
+        return dict(sorted(by_seed(self.traces).items(), key=lambda item: statistics.median(map(_reached_s, item[1].values()))))
 
     @functools.cached_property
     def policies(self) -> Mapping[str, str]:

@@ -1,6 +1,6 @@
 """Train digits on four workers of different speed, under each policy and with each seed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from experiments.lib.recorder import Recorder
@@ -33,27 +33,34 @@ def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], No
     recorder = Recorder(job=JOB, folder=folder, work=work, tell=tell)
     table = recorder.table(BATCHES)
     weights, begins = folder / WEIGHTS, fastest_at(table, LEARNED_FIRST)
-    how = ["--episodes", str(EPISODES), "--set", f"learning.window={WINDOW}", "--out", recorder.typed(weights)]
-    recorder.once("learn", weights, "train-policy", str(JOB), *how)
-    learned = ["--policy", LEARNED, "--weights", recorder.typed(weights)]
-    for name, seed in EXPLORED.items():
-        place, setting = work / name, f"dp={begins.dp},micro_batch={begins.micro_batch}"
-        words = [
-            "--policy",
-            "explore",
-            "--weights",
-            recorder.typed(weights),
-            "--set",
-            f"train.samples={EXPLORED_SAMPLES}",
-            "--set",
-            f"training.seed={seed}",
-        ]
-        recorder.once(name, place, "train", str(JOB), setting, *words, "--run", recorder.typed(place))
-        learned += ["--eval-run", recorder.typed(place)]
-    every = [*((each, ("--policy", each.policy)) for each in schemes(table)), (Variant(LEARNED, LEARNED, begins), tuple(learned))]
+    learn(recorder, "learn", weights)
+    learned = explored(recorder, weights, f"dp={begins.dp},micro_batch={begins.micro_batch}", EXPLORED)
+    every = [*((each, ["--policy", each.policy]) for each in schemes(table)), (Variant(LEARNED, LEARNED, begins), learned)]
     for seed in seeds:
         for scheme, arguments in rotated(every, seed):
             recorder.train(scheme.name, seed, scheme.begins, *arguments)
+
+
+def learn(recorder: Recorder, name: str, weights: Path) -> None:
+    """Train a policy on the recorder's job, unless its weights are there."""
+    how = ["--episodes", str(EPISODES), "--set", f"learning.window={WINDOW}", "--out", recorder.typed(weights)]
+    recorder.once(name, weights, "train-policy", str(recorder.job), *how)
+
+
+def explored(recorder: Recorder, weights: Path, setting: str, seeds: Mapping[str, int]) -> list[str]:
+    """Train the runs that check a learned policy, and return the arguments of `oppa train` under this policy.
+
+    Args:
+        setting: Configuration of the runs.
+        seeds: Their seeds by name.
+    """
+    weighed, evaluated = ["--weights", recorder.typed(weights)], list[str]()
+    for name, seed in seeds.items():
+        place = recorder.work / name
+        explore = ["--policy", "explore", *weighed, "--set", f"train.samples={EXPLORED_SAMPLES}", "--set", f"training.seed={seed}"]
+        recorder.once(name, place, "train", str(recorder.job), setting, *explore, "--run", recorder.typed(place))
+        evaluated += ["--eval-run", recorder.typed(place)]
+    return ["--policy", LEARNED, *weighed, *evaluated]
 
 
 def schemes(table: Table) -> list[Variant]:

@@ -250,10 +250,9 @@ def _course(workers: int, runs: int) -> Sequence[NDArray[np.float64]]:
 
 def _reward_figure(runs: int) -> str:
     def series(of: Callable[[NDArray[np.float64]], Any], name: str, found: LearnedPolicyResult) -> Series:
-        y = [float(of(each)) for each in found.rewards]
-        spread = [float(each.std()) if name == "mean" else 0.0 for each in found.rewards]
-        low, high = ([each - d for each, d in zip(y, spread, strict=True)], [each + d for each, d in zip(y, spread, strict=True)])
-        return Series(name=name, x=list(range(1, len(y) + 1)), y=y, low=low, high=high)
+        return _band(
+            name, np.array([of(each) for each in found.rewards]), [each.std() if name == "mean" else 0.0 for each in found.rewards]
+        )
 
     panels = {
         f"{workers} workers, {LABELS[algorithm]}": [series(np.mean, "mean", found), series(np.median, "median", found)]
@@ -269,11 +268,14 @@ def _batch_figure(runs: int) -> str:
     panels = {}
     for workers in CLUSTERS:
         course = _course(workers, runs)
-        middle, spread = [float(each.mean()) for each in course], [float(each.std()) for each in course]
-        low, high = ([m - s for m, s in zip(middle, spread, strict=True)], [m + s for m, s in zip(middle, spread, strict=True)])
-        panels[f"{workers} workers"] = [Series(name="mean", x=list(range(1, len(course) + 1)), y=middle, low=low, high=high)]
+        panels[f"{workers} workers"] = [_band("mean", np.array([each.mean() for each in course]), [each.std() for each in course])]
     caption = "Local batch by window: mean over workers with its standard deviation (DYNAMIX, figure 5)"
     return lines(panels, x=Axis(label="window"), y=Axis(label="samples of a worker"), description=caption)
+
+
+def _band(name: str, middle: NDArray[np.float64], spread: Sequence[float]) -> Series:
+    low, high = (middle - spread).tolist(), (middle + spread).tolist()
+    return Series(name=name, x=list(range(1, len(middle) + 1)), y=middle.tolist(), low=low, high=high)
 
 
 def _seconds(value: float | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from experiments.lib.recorder import Recorder
-from experiments.policies.run import EPISODES, EXPLORED_SAMPLES, JOB, LEARNED, LEARNED_FIRST, PROPORTIONAL, STATIC, WEIGHTS, WINDOW
+from experiments.policies.run import EXPLORED, JOB, LEARNED, LEARNED_FIRST, PROPORTIONAL, STATIC, WEIGHTS, explored, learn
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError
 from oppa.report.record import write_texts
@@ -15,8 +15,6 @@ CPUS = "cpus_per_device = [0.5, 0.5, 0.25, 0.125]"
 DEVICES = "devices_per_host = 4"
 OF = "."
 """Separator between a variation and a policy in the name of a record."""
-EXPLORED = (1000, 1001, 1002, 1003)
-"""Seeds of the runs that check a learned policy."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ VARIATIONS = (
 
 
 def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], None]) -> None:
-    """Train all runs that are not in `folder` yet; those of `real` must be there, because one variation uses their policy.
+    """Train all runs that are not in `folder` yet; those of `policies.run` must be there, as one variation uses their policy.
 
     Raises:
         EnvironmentLackingError: a run fails.
@@ -74,16 +72,7 @@ def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], No
         recorder = Recorder(job=_written(variation, work / "jobs"), folder=folder, work=work, hosts=variation.hosts, tell=tell)
         weights = _weights(variation, recorder)
         setting = f"dp={variation.workers},micro_batch={LEARNED_FIRST // variation.workers}"
-        weighed, recorded = ["--weights", recorder.typed(weights)], list[str]()
-        for seed in EXPLORED:
-            name = f"{variation.name}-explored-{seed}"
-            place, explore = (
-                work / name,
-                ["--policy", "explore", *weighed, "--set", f"train.samples={EXPLORED_SAMPLES}", "--set", f"training.seed={seed}"],
-            )
-            recorder.once(name, place, "train", str(recorder.job), setting, *explore, "--run", recorder.typed(place))
-            recorded += ["--eval-run", recorder.typed(place)]
-        learned = ["--policy", LEARNED, *weighed, *recorded]
+        learned = explored(recorder, weights, setting, {f"{variation.name}-explored-{seed}": seed for seed in EXPLORED.values()})
         for seed in seeds:
             for policy, words in ((STATIC, []), (PROPORTIONAL, ["--policy", PROPORTIONAL]), (LEARNED, learned)):
                 try:
@@ -108,6 +97,5 @@ def _weights(variation: PolicyVariation, recorder: Recorder) -> Path:
     if not variation.learned:
         return recorder.folder / WEIGHTS
     path = recorder.folder / f"{variation.name}.safetensors"
-    how = ["--episodes", str(EPISODES), "--set", f"learning.window={WINDOW}", "--out", recorder.typed(path)]
-    recorder.once(f"{variation.name}-learn", path, "train-policy", str(recorder.job), *how)
+    learn(recorder, f"{variation.name}-learn", path)
     return path

@@ -26,6 +26,7 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
+from experiments.lib.stated_table import stated_table
 from experiments.service.served import EVERY, PRESENT, Served, facts, hello
 from oppa import catalog
 from oppa.control.decision import JobState
@@ -41,7 +42,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.protocol.messages import Ack, StepFacts, StepTaken, from_service
 from oppa.report.record import Section
-from oppa.table import Origin, Table, TableRow
+from oppa.table import Table, TableRow
 
 CONNECTIONS = 16
 """Connections that send malformed messages at a time."""
@@ -160,17 +161,6 @@ def measure(tell: Tell, load: Load | None = None) -> ServiceFigures:
 
 def _table(rows: int) -> Table:
     """Return a table of layouts, batch sizes and micro-batches, with throughputs that saturate."""
-    job = load_job(catalog.root() / "examples" / "cpu.toml")
-    facts = {
-        "study": "none",
-        "method": "exhaustive",
-        "complete": True,
-        "candidates": rows,
-        "trials": rows,
-        "spent_s": 1.0,
-        "created_at": 0.0,
-    }
-    origin = Origin.of(job, simulated=True, **facts, loss_bound=None, expected_loss=None, command="oppa bench service")
     found = []
     for number in range(rows):
         layout, batch = divmod(number, 10)
@@ -179,7 +169,7 @@ def _table(rows: int) -> Table:
         found.append(
             TableRow(configuration=configuration, steps_per_s=1 / time_s, log_stddev=0.02, memory_bytes=1, source="measured", trials=(1,))
         )
-    return Table(rows=tuple(found), origin=origin)
+    return stated_table(load_job(catalog.root() / "examples" / "cpu.toml"), found, simulated=True)
 
 
 def _decisions(table: Table, count: int) -> list[float]:

@@ -3,11 +3,11 @@
 import json
 import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.lib.stated_table import stated_table
 from experiments.trainers.integrations import Integration
 from oppa import api, catalog
 from oppa.control.own_trainer.contract import LEFT
@@ -16,7 +16,7 @@ from oppa.errors import EnvironmentLackingError
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
-from oppa.table import Origin, Table, TableRow
+from oppa.table import TableRow
 from oppa.training.run.run_folder import ATTEMPTS
 from oppa.trials.trial_folder import MEASUREMENTS
 
@@ -84,7 +84,7 @@ class ExampleRun:
         """Write a table with these steps per second by batch and number of the layout, and return its folder."""
         settings = [*self.settings, f"cluster.devices_per_host={self._ranks}"]
         problem = load_job(self.job, settings=settings, argv=self.command)
-        rows = tuple(
+        rows = [
             TableRow(
                 configuration=_configuration(problem, global_batch=batch, micro_batch=8, **dict([self._layouts[layout]])),
                 steps_per_s=rate,
@@ -94,10 +94,9 @@ class ExampleRun:
                 trials=(1,),
             )
             for (batch, layout), rate in stages.items()
-        )
-        facts: dict[str, Any] = {"study": "given", "method": "exhaustive", "complete": True, "candidates": len(rows), "trials": len(rows)}
+        ]
         folder = self.folder.with_name(f"{self.folder.name}-table")
-        Table(rows=rows, origin=Origin.of(problem, **facts, spent_s=1.0, created_at=time.time())).write(folder)
+        stated_table(problem, rows).write(folder)
         return folder
 
     def measured(self, batches: Sequence[int]) -> Path:

@@ -10,7 +10,7 @@ from experiments.goodput.figures import all_figures
 from experiments.goodput.gains import SHARES, Gains, gains, static_targets
 from experiments.goodput.sections import GoodputComparison, best_rows, change_section, seed_section, table_section, time_section
 from experiments.goodput.variants import OURS
-from experiments.lib.run_trace import RunTrace, facts_of, pooled, recorded
+from experiments.lib.run_trace import facts_of, pooled, read_runs, recorded
 from experiments.trainers_goodput.limits import LEAST, STATIC, GainLimits, batch_of, edge_text, limit_section
 from oppa.report.record import Section
 from oppa.table import Table
@@ -34,7 +34,7 @@ class TrainerResults:
     @classmethod
     def read(cls, folder: Path, command: str) -> "TrainerResults":
         """Read all recorded runs of a folder; raises InputError, which names the command that makes them, if there are none."""
-        traces = [RunTrace.read(path) for path in recorded(folder, command)]
+        traces = read_runs(folder, command)
         return cls(GoodputComparison(traces, static_targets(traces, WINDOW), WINDOW))
 
     @property
