@@ -18,7 +18,6 @@ from oppa.cluster.job import ScaleTable
 from oppa.cluster.models import MODELS, PublishedModel, elasticity
 from oppa.cluster.scaling import Settings
 
-SEEDS = (0, 1, 2, 3, 4)
 SHARE = 0.2
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
 """Shares of the pretraining jobs that are elastic; 55% of the pretraining jobs have one of the three sizes."""
@@ -116,28 +115,28 @@ def measured_elasticity(models: Sequence[PublishedModel] = MODELS) -> dict[int, 
     return found
 
 
-def headline(seeds: Sequence[int] = SEEDS, days: float = 90.0) -> list[ClusterWorld]:
+def headline(seeds: Sequence[int], days: float) -> list[ClusterWorld]:
     """Return worlds for every seed and both scalings, with every policy and with free changes, which bound the achievable saving."""
     return [
         ClusterWorld(seed=seed, scaling=scaling, policies=(NONE, *POLICIES, FREE), days=days) for seed in seeds for scaling in (PP, DP_PP)
     ]
 
 
-def shares(seeds: Sequence[int] = SEEDS[:2], days: float = 90.0) -> list[ClusterWorld]:
+def shares(seeds: Sequence[int], days: float) -> list[ClusterWorld]:
     """Return worlds with a growing share of elastic jobs (figure 11)."""
     return [
         ClusterWorld(seed=seed, scaling=scaling, share=share, days=days) for share in SHARES for scaling in (PP, DP_PP) for seed in seeds
     ]
 
 
-def thresholds(seeds: Sequence[int] = SEEDS[:3], days: float = 90.0) -> list[ClusterWorld]:
+def thresholds(seeds: Sequence[int], days: float) -> list[ClusterWorld]:
     """Return worlds with other thresholds, and with other windows."""
     ours = ClusterWorld(seed=0, policies=(NONE, "flextrain"), days=days)
     one = [dataclasses.replace(ours, seed=seed, threshold=threshold) for threshold in THRESHOLDS for seed in seeds]
     return one + [dataclasses.replace(ours, seed=seed, window_h=window_h) for window_h in WINDOWS_H for seed in seeds]
 
 
-def measured(seeds: Sequence[int] = SEEDS[:2], days: float = 90.0) -> list[ClusterWorld]:
+def measured(seeds: Sequence[int], days: float) -> list[ClusterWorld]:
     """Return worlds whose jobs scale as measured."""
     return [ClusterWorld(seed=seed, scaling=MEASURED, days=days) for seed in seeds]
 

@@ -3,14 +3,14 @@
 A part measures some of the figures; to add one, add an entry to PARTS.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from experiments.control import resharding, step_overhead
 from experiments.control.resharding import Speedup, speedups
 from experiments.control.step_overhead import BATCHES, ON_CPU, STATISTICS, AdditionalWork, Overhead, on_cuda, overheads
-from experiments.profile.real import RealComparison, active_profile
+from experiments.profile.real import active_profile
 from oppa.errors import require_known
 from oppa.problem.detect import this_machine
 from oppa.report.record import Section
@@ -24,7 +24,7 @@ LEAST_AGAIN = 3
 Tell = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PartResult:
     """Holds the result of one part."""
 
@@ -60,17 +60,18 @@ def cuda_part(repeats: int, tell: Tell) -> PartResult:
     )
 
 
-def resharding_part(repeats: int, tell: Tell) -> PartResult:
-    """Measure the cost of a layout change."""
-    return of_speedups(speedups(repeats, tell))
-
-
 def profile_part(repeats: int, tell: Tell) -> PartResult:
-    """Measure the cost and the regret of an active profile against an exhaustive one."""
-    return of_comparison(active_profile(tell, repeats=max(repeats, LEAST_AGAIN)))
+    """Measure the largest regret of an active profile over the trajectories, and its share of an exhaustive profile's seconds."""
+    found = active_profile(tell, repeats=max(repeats, LEAST_AGAIN))
+    return PartResult(figures=found.figures, sections=[found.section], details={"profile": dataclasses.asdict(found)})
 
 
-PARTS: Mapping[str, Part] = {"statistics": statistics_part, "cuda": cuda_part, "resharding": resharding_part, "profile": profile_part}
+PARTS: Mapping[str, Part] = {
+    "statistics": statistics_part,
+    "cuda": cuda_part,
+    "resharding": lambda repeats, tell: of_speedups(speedups(repeats, tell)),
+    "profile": profile_part,
+}
 
 
 def chosen(names: Sequence[str] | None) -> Mapping[str, Part]:
@@ -100,11 +101,6 @@ def of_speedups(found: Sequence[Speedup]) -> PartResult:
         sections=resharding.sections(found),
         details={"resharding": [each.to_dict() for each in found]},
     )
-
-
-def of_comparison(found: RealComparison) -> PartResult:
-    """Return the largest regret over the trajectories, and the active profile's share of the exhaustive profile's seconds."""
-    return PartResult(figures=found.figures, sections=[found.section], details={"profile": found.to_dict()})
 
 
 def measure(repeats: int, tell: Tell, parts: Mapping[str, Part] = PARTS) -> list[PartResult]:

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from experiments.profile.regret import Regret, decided, regret
 from oppa import catalog
@@ -34,7 +33,6 @@ from oppa.tuning.trial_executor import TrialExecutor
 from oppa.units import format_seconds
 
 JOB, BATCHES = Path("examples", "profile.toml"), "4..64"
-REPEATS = 3
 AGAIN = "measured again"
 Tell = Callable[[str], None]
 
@@ -59,10 +57,6 @@ class RealComparison:
         """Return the headline figures, as fractions."""
         return {"active_profile_regret": self.regret.worst, "active_profile_seconds_ratio": self.seconds[0] / self.seconds[1]}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all values for JSON."""
-        return dataclasses.asdict(self)
-
     @property
     def section(self) -> Section:
         """Return the result as a table."""
@@ -77,14 +71,14 @@ class RealComparison:
         )
 
 
-def active_profile(tell: Tell, *, repeats: int = REPEATS) -> RealComparison:
+def active_profile(tell: Tell, *, repeats: int) -> RealComparison:
     """Run both profiles, and measure their decisions again; this takes about ten minutes on an idle machine.
 
     Raises:
         EnvironmentLackingError: the example is missing, because this is no checkout.
         InfeasibleError: no trial of a profile could run.
     """
-    problem = _problem()
+    problem = over(load_job(catalog.root() / JOB), parse_batches(BATCHES))
     candidates, batches = problem.candidates(), batches_of(problem.space)
     active = ActiveProfiling(problem, candidates, seed=0, bound=DEFAULT_LOSS)
     with tempfile.TemporaryDirectory(prefix="oppa-profile-") as folder:
@@ -104,10 +98,6 @@ def active_profile(tell: Tell, *, repeats: int = REPEATS) -> RealComparison:
         repeats=repeats,
         regret=regret(ours.rows, theirs.rows, rates.get, batches),
     )
-
-
-def _problem() -> Problem:
-    return over(load_job(catalog.root() / JOB), parse_batches(BATCHES))
 
 
 def _profiled(problem: Problem, profiler: Profiler, folder: Path) -> Table:

@@ -10,23 +10,17 @@ performance_pages
 `oppa.bench.published` has the files, the columns of a row, and the reader of nanotron's runs, which `oppa bench search` needs too.
 """
 
-from experiments.published.aleph_alpha import aleph_alpha_rows
 from experiments.published.all_reduces import all_reduces
-from experiments.published.fine_tuning import expert_fine_tuning_rows, fine_tuning_rows
-from experiments.published.llm_foundry import llm_foundry_rows
 from experiments.published.megatron import megatron_rows, recomputation_rows
-from experiments.published.sources import FITTED, SOURCES, PublishedSource, all_rows, others_of
-from experiments.published.tuning_trials import tuning_trial_rows
-from oppa.bench.published.columns import ALLOCATED, DEVICE, DIMENSIONS, FAILED, OUT_OF_MEMORY, RAN
+from experiments.published.sources import FITTED, SOURCES, all_rows, others_of
+from oppa.bench.published.columns import DEVICE, DIMENSIONS, OUT_OF_MEMORY, RAN
 from oppa.bench.published.files import ALL_REDUCES, FILES, NANOTRON, RECOMPUTATION, missing
 from oppa.bench.published.nanotron import nanotron_rows
 
 __all__ = [
-    "ALLOCATED",
     "ALL_REDUCES",
     "DEVICE",
     "DIMENSIONS",
-    "FAILED",
     "FILES",
     "FITTED",
     "NANOTRON",
@@ -34,17 +28,11 @@ __all__ = [
     "RAN",
     "RECOMPUTATION",
     "SOURCES",
-    "PublishedSource",
-    "aleph_alpha_rows",
     "all_reduces",
     "all_rows",
-    "expert_fine_tuning_rows",
-    "fine_tuning_rows",
-    "llm_foundry_rows",
     "megatron_rows",
     "missing",
     "nanotron_rows",
     "others_of",
     "recomputation_rows",
-    "tuning_trial_rows",
 ]
