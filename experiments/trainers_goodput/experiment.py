@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from experiments.goodput.sections import table_section
+from experiments.goodput.variants import AS_WRITTEN, variants
 from experiments.lib.recorded_page import Page, page_of, written_page
 from experiments.lib.recorder import Recorder, begin
 from experiments.lib.run_trace import facts_of
+from experiments.lib.variants import Variant, rotated
 from experiments.trainers_goodput import page, predictions
-from experiments.trainers_goodput import run as runs
 from oppa import catalog
 from oppa.bench.registry import inputs
 from oppa.report.record import Section
@@ -40,7 +41,7 @@ class TrainerExperiment:
         recorder.table(self.batches)
         if self.predicts:
             written_page(folder, self.page(folder))  # the runs may take longer than the machine is there
-        runs.run(recorder, self.batches, range(seeds))
+        run(recorder, self.batches, range(seeds))
         return written_page(folder, self.page(folder))
 
     def page(self, folder: Path) -> Page:
@@ -74,6 +75,21 @@ class TrainerExperiment:
     def command(self) -> str:
         """Return the command that makes the record."""
         return f"oppa bench {self.name} --run"
+
+
+def run(recorder: Recorder, batches: Sequence[int], seeds: Sequence[int]) -> None:
+    """Train all runs that are not recorded yet, seed by seed; `batches` are those of the table. A run that fails raises an error."""
+    every = compared(recorder.table(batches))
+    for seed in seeds:
+        for variant in rotated(every, seed):
+            recorder.train(variant.name, seed, variant.begins, "--policy", variant.policy, "--set", "train.advise=false")
+
+
+def compared(table: Table) -> list[Variant]:
+    """Return the variants, without the paper's objective, and without a second one that would train as another does."""
+    found = [each for each in variants(table, table.batches[0], table.batches[-1]) if each.name != AS_WRITTEN]
+    distinct = {(each.policy, each.begins): each for each in reversed(found)}
+    return [each for each in found if each in distinct.values()]
 
 
 CPU = TrainerExperiment(

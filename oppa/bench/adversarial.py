@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -33,10 +32,6 @@ class Misled:
     """The same of the task where `oppa` is furthest behind: medians over its seeds."""
     loss: Estimate
     """Mean share of the best after LAST trials of the constant mean, minus that of `oppa`; negative where the prior helps."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return dataclasses.asdict(self)
 
 
 def misled(runs: Sequence[SearchRun], trials: int) -> list[Misled]:

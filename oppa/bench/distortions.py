@@ -58,38 +58,23 @@ def slow_layout(task: BenchmarkTask) -> Formulas:
 
 def tripled_time(task: BenchmarkTask) -> Formulas:
     """Predict three times the time for every configuration."""
-
-    def formula(work: Workload, c: Coefficients) -> Tensor:
-        return THRICE * step_time(work, c)
-
-    return Formulas(formula=formula)
+    return Formulas(formula=lambda work, c: THRICE * step_time(work, c))
 
 
 def doubled_memory(task: BenchmarkTask) -> Formulas:
     """Predict twice the memory for every configuration."""
-    return _scaled_memory(TWICE)
+    return Formulas(memory_formula=lambda work, c: TWICE * memory(work, c))
 
 
 def halved_memory(task: BenchmarkTask) -> Formulas:
     """Predict half the memory for every configuration."""
-    return _scaled_memory(1 / TWICE)
+    return Formulas(memory_formula=lambda work, c: memory(work, c) / TWICE)
 
 
 def reversed_ranks(task: BenchmarkTask) -> Formulas:
     """Predict the reciprocal of each time, scaled so that the geometric mean of the true times stays."""
     middle_s = float(np.exp(-np.nanmean(np.log(task.steps_per_s))))
-
-    def formula(work: Workload, c: Coefficients) -> Tensor:
-        return middle_s**2 / step_time(work, c)
-
-    return Formulas(formula=formula)
-
-
-def _scaled_memory(factor: float) -> Formulas:
-    def formula(work: Workload, c: Coefficients) -> Tensor:
-        return factor * memory(work, c)
-
-    return Formulas(memory_formula=formula)
+    return Formulas(formula=lambda work, c: middle_s**2 / step_time(work, c))
 
 
 def with_hidden_knob(task: BenchmarkTask) -> BenchmarkTask:

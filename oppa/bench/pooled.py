@@ -137,7 +137,9 @@ def pooled_json(suites: Sequence[SuiteRuns], trials: int, skipped: Mapping[str, 
             name: {suite: dataclasses.asdict(ratio) for suite, ratio in ratios.items()}
             for name, ratios in second_ratios(suites, trials).items()
         },
-        "adversarial": [each.to_dict() for suite in suites if SUITES[suite.suite].is_misled for each in misled(suite.runs, trials)],
+        "adversarial": [
+            dataclasses.asdict(each) for suite in suites if SUITES[suite.suite].is_misled for each in misled(suite.runs, trials)
+        ],
         "skipped": dict(skipped),
         "environment": dict(environment),
     }

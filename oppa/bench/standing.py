@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from oppa import catalog
 from oppa.bench.declared import DATA, logged_inputs
@@ -43,10 +43,6 @@ class Standing:
     def is_stale(self) -> bool:
         """Return whether the command would make another record now; a record with missing data counts as not stale."""
         return self.state in ("stale", "no record")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return dataclasses.asdict(self)
 
 
 def standings(among: Mapping[str, Benchmark] | None = None) -> list[Standing]:

@@ -65,11 +65,6 @@ def sbatch_words(options: Mapping[str, OptionValue]) -> list[str]:
     return [f"--{name}" if value is True else f"--{name}={value}" for name, value in asked.items()]
 
 
-def _binding(request: HostRequest) -> list[str]:
-    """Return the options that bind the steps of trials, in the form of srun."""
-    return [f"--{name}={value}" for name, value in request.options.items() if name in BINDING]
-
-
 def _excluded(request: HostRequest) -> str:
     """Return the list of hosts that trials avoid, such as `n[1-3],n7`; empty if there is none."""
     return str(request.options.get("exclude", ""))
@@ -90,5 +85,6 @@ def _within(job: str, request: HostRequest) -> Backend:
             f"`parallel = {tuners}`: Slurm's job {job} has hosts for {room}", hint=f"set {room} or less in [launcher]"
         )
     slot = int(os.environ.get(SLOT, "0"))
-    pool = slurm.SlurmHosts(job, cluster, allocated, slot=slot, slots=tuners, without=without, binding=_binding(request))
+    binding = [f"--{name}={value}" for name, value in request.options.items() if name in BINDING]
+    pool = slurm.SlurmHosts(job, cluster, allocated, slot=slot, slots=tuners, without=without, binding=binding)
     return Backend(pool=pool, tuners=tuners, environment={"SLURM_JOB_ID": job})

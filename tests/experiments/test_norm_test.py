@@ -10,8 +10,7 @@ import pytest
 from experiments.lib.recorded_page import written_page
 from experiments.lib.recorder import Recorder
 from experiments.lib.run_trace import COLUMNS, HELD_OUT, RunTrace
-from experiments.norm_test import run
-from experiments.norm_test.experiment import DDP, FSDP
+from experiments.norm_test.experiment import DDP, FSDP, run
 from experiments.norm_test.schemes import BATCHES, adaptive, constant, matching
 from oppa import catalog
 from oppa.control.registry import policy_of
@@ -133,7 +132,7 @@ def test_each_seed_trains_every_scheme_and_the_constants_of_their_sizes(table, t
 
     monkeypatch.setattr(Recorder, "table", lambda self, batches: table)
     monkeypatch.setattr(Recorder, "train", train)
-    run.run(Path(), tmp_path, tmp_path, range(2), print)
+    run(Recorder(job=Path(), folder=tmp_path, work=tmp_path, tell=print), range(2))
     for seed in range(2):
         own = [variant for variant, at, _ in asked if at == seed]
         assert sorted(own) == sorted({*own}) and {f"constant-{size}" for size in (32, 40, 64, 128)} <= {*own} and "stagewise" in own

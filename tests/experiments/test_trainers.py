@@ -17,7 +17,7 @@ from experiments.trainers.command import command
 from experiments.trainers.extent import Extent
 from experiments.trainers.run import INTEGRATIONS, TrainerComparison, sections, to_json
 from experiments.trainers.statistics_cost import StatisticsCost, costs
-from experiments.trainers_goodput import experiment, page, predictions, run
+from experiments.trainers_goodput import experiment, page, predictions
 from experiments.trainers_goodput.limits import GainLimits, edge_text, limit_section
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, InputError
@@ -167,7 +167,7 @@ def test_each_seed_trains_every_variant_once_and_begins_with_another(table, tmp_
     asked = []
     monkeypatch.setattr(Recorder, "table", lambda self, batches: table)
     monkeypatch.setattr(Recorder, "train", lambda self, variant, seed, begins, *words: asked.append((variant, seed, begins, words)))
-    run.run(Recorder(job=JOB, folder=tmp_path, work=tmp_path, tell=print), table.batches, range(2))
+    experiment.run(Recorder(job=JOB, folder=tmp_path, work=tmp_path, tell=print), table.batches, range(2))
     names = [[variant for variant, at, _, _ in asked if at == seed] for seed in range(2)]
     assert sorted(names[0]) == sorted(names[1]) and names[0] == [names[1][-1], *names[1][:-1]]
     assert {f"static-{batch}" for batch in table.batches} < set(names[0])

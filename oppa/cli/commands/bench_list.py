@@ -1,5 +1,7 @@
 """`oppa bench` without a name: list every benchmark, its record, and whether the record still matches its command."""
 
+import dataclasses
+
 import typer
 
 STALE = 4
@@ -21,7 +23,7 @@ def show(*, stale: bool, as_json: bool) -> None:
     wrong = [each for each in every if each.is_stale]
     listed = wrong if stale else every
     if as_json:
-        style.print_json([each.to_dict() for each in listed])
+        style.print_json([dataclasses.asdict(each) for each in listed])
     else:
         print_standings(listed)
     if stale and wrong:

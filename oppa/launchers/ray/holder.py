@@ -33,20 +33,11 @@ class Hold:
     hosts: int
     bundle: Bundle
 
-    def to_json(self) -> str:
-        """Return the argument of the program."""
-        return json.dumps(dataclasses.asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "Hold":
-        """Return what `to_json` wrote."""
-        values = json.loads(text)
-        return cls(**{**values, "bundle": Bundle(**values["bundle"])})
-
 
 def main() -> None:
     """Hold what the command line describes."""
-    hold = Hold.from_json(sys.argv[1])
+    values = json.loads(sys.argv[1])
+    hold = Hold(**{**values, "bundle": Bundle(**values["bundle"])})
     with connected(hold.address) as address:
         import ray
 

@@ -118,7 +118,7 @@ class Holder:
 
     def _started(self) -> LineProcess:
         self.hold = dataclasses.replace(self.hold, name=f"oppa-{os.urandom(6).hex()}")
-        argv = [sys.executable, "-P", "-c", processes.program("oppa.launchers.ray.holder"), self.hold.to_json()]
+        argv = [sys.executable, "-P", "-c", processes.program("oppa.launchers.ray.holder"), json.dumps(dataclasses.asdict(self.hold))]
         return LineProcess("the holder", argv, environment=os.environ, grace_s=self._grace_s, log=self._log)
 
     def refresh(self) -> None:
@@ -246,7 +246,7 @@ class RayHosts:
     def _step(self, argv: list[str], *, hosts: Sequence[Mapping[str, str]], cpus: int, gpus: int, agents: bool) -> list[str]:
         hold, nodes = self._holder.hold, [host["node"] for host in hosts]
         step = HostStep(address=hold.address, name=hold.name, nodes=nodes, cpus=cpus, gpus=gpus, argv=argv, agents=agents)
-        return [sys.executable, "-P", "-c", processes.program("oppa.launchers.ray.step"), step.to_json()]
+        return [sys.executable, "-P", "-c", processes.program("oppa.launchers.ray.step"), json.dumps(dataclasses.asdict(step))]
 
     def revoked(self) -> str:
         """Return why the nodes were withdrawn: one of them was lost, or the cluster is; empty while all of them live."""

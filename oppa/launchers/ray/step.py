@@ -54,10 +54,6 @@ class HostStep:
     agents: bool
     """True if the commands are agents, whose stdout is lines of events; otherwise it is one command, whose stdout is any bytes."""
 
-    def to_json(self) -> str:
-        """Return the argument of the program."""
-        return json.dumps(dataclasses.asdict(self))
-
 
 class HostProcess:
     """Runs a command on a node of the cluster; an actor."""
