@@ -30,7 +30,7 @@ from oppa.pipeline.from_configuration import schedule_of, stages_of
 from oppa.pipeline.prediction import modelled_s, predict, times
 from oppa.pipeline.replication import Replication
 from oppa.pipeline.scaling import ScaleCandidate, ScaledJob, candidates, fastest
-from oppa.pipeline.stage_layout import balanced, even, written
+from oppa.pipeline.stage_layout import balanced, evenly, written
 from oppa.problem.configuration import Configuration
 from oppa.report.figures import Axis, Series, lines, standalone
 from oppa.report.inputs import Inputs
@@ -122,7 +122,7 @@ def _as_written(rounds: Sequence[Round]) -> Section:
     profile, rows = rounds[-1].profile, []
     for configuration in LAYOUTS:
         schedule = schedule_of(configuration)
-        executed = execute(schedule, times(profile, even(profile.layers, schedule.shape.stages), split=schedule.split))
+        executed = execute(schedule, times(profile, evenly(profile.chain, schedule.shape.stages), split=schedule.split))
         rows.append(
             (
                 configuration.id,

@@ -13,7 +13,7 @@ to the next is an edge with a duration, not an action. It has one sender and one
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -53,6 +53,17 @@ class PipelineShape:
         """Return the rank that holds a stage."""
         chunk, rank = divmod(stage, self.ranks)
         return self.ranks - 1 - rank if self.folded and chunk % 2 else rank
+
+    def stages_of(self, rank: int) -> list[int]:
+        """Return the stages that a rank holds, in ascending order."""
+        return [stage for stage in range(self.stages) if self.rank_of(stage) == rank]
+
+    def sum_by_rank(self, of_stages: Sequence[float]) -> list[float]:
+        """Return the sums over the stages of each rank, shape (p,)."""
+        sums = [0.0] * self.ranks
+        for stage, value in enumerate(of_stages):
+            sums[self.rank_of(stage)] += value
+        return sums
 
     def need_of(self, action: Action) -> Action | None:
         """Return the action whose result an action needs; None for the forward pass of the first stage."""

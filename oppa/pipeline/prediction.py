@@ -92,7 +92,7 @@ def static_bytes(profile: PipelineProfile, shape: PipelineShape, stages: Sequenc
     Gradients are not included: they are allocated by the first backward passes.
     """
     states = [_state_bytes(parts, replication) for parts in _parts(profile, stages)]
-    return sum_of_ranks(shape, list(map(sum, zip(states, _message_bytes(profile, shape), strict=True))))
+    return shape.sum_by_rank(list(map(sum, zip(states, _message_bytes(profile, shape), strict=True))))
 
 
 def modelled_s(profile: PipelineProfile, *, pp: int, micro_batches: int) -> float:
@@ -107,14 +107,6 @@ def modelled_s(profile: PipelineProfile, *, pp: int, micro_batches: int) -> floa
 
 def _parts(profile: PipelineProfile, stages: Sequence[range]) -> list[tuple[Part, ...]]:
     return [profile.parts[stage.start : stage.stop] for stage in stages]
-
-
-def sum_of_ranks(shape: PipelineShape, of_stages: Sequence[float]) -> list[float]:
-    """Return the sums over the stages of each rank, shape (p,)."""
-    sums = [0.0] * shape.ranks
-    for stage, value in enumerate(of_stages):
-        sums[shape.rank_of(stage)] += value
-    return sums
 
 
 def _forward_working(parts: Sequence[Part]) -> float:
@@ -148,7 +140,7 @@ def _message_bytes(profile: PipelineProfile, shape: PipelineShape) -> list[float
 
 def _after_passes_s(profile: PipelineProfile, schedule: Schedule, stages: Sequence[range], replication: Replication) -> float:
     """Return the seconds of gradient exchange and update after the passes, on the slowest rank."""
-    weights = sum_of_ranks(schedule.shape, [sum(part.weight_bytes for part in stage) for stage in _parts(profile, stages)])
+    weights = schedule.shape.sum_by_rank([sum(part.weight_bytes for part in stage) for stage in _parts(profile, stages)])
     shards, dp = replication.optimizer_shards, replication.dp
     return max(profile.update_byte_s * size / shards + _exchange_s(profile, size, dp) for size in weights)
 

@@ -14,7 +14,7 @@ These schedules assume equal times. `oppa.pipeline.search` finds one for measure
 """
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from oppa.errors import InputError, require_known
 from oppa.pipeline.graph import KINDS, Action, PipelineShape, Schedule
@@ -38,6 +38,17 @@ def build_schedule(name: str, *, ranks: int, micro_batches: int, chunks: int = 1
         raise InputError(f'`model_chunks = {chunks}` is not possible with `schedule = "{name}"`', hint=hint)
     shape = PipelineShape(ranks=ranks, micro_batches=micro_batches, chunks=chunks, folded=name in FOLDED)
     return Schedule(shape=shape, split=name in SPLIT, ranks=tuple(tuple(SCHEDULES[name](shape, rank)) for rank in range(ranks)))
+
+
+def schedules_of(shape: PipelineShape) -> Iterator[tuple[str, Schedule]]:
+    """Yield every schedule of a shape, with its name."""
+    for name in SCHEDULES:
+        try:
+            found = build_schedule(name, ranks=shape.ranks, micro_batches=shape.micro_batches, chunks=shape.chunks)
+        except InputError:  # it does not allow these chunks or micro-batches
+            continue
+        if found.shape == shape:
+            yield name, found
 
 
 def one_by_one(shape: PipelineShape, *, split: bool) -> Schedule:
@@ -100,7 +111,7 @@ def _alternating(shape: PipelineShape, rank: int, *, hop: int, late: int | None 
 
 def _one_by_one(shape: PipelineShape, rank: int, *, split: bool = False) -> list[Action]:
     """Return a rank's actions: each micro-batch goes forward through all chunks of the rank, then back."""
-    stages = [stage for stage in range(shape.stages) if shape.rank_of(stage) == rank]
+    stages = shape.stages_of(rank)
     rank_ = ScheduleBuilder()
     for _ in range(shape.micro_batches):
         for stage in stages:

@@ -62,11 +62,6 @@ def cut(layout: str, shape: PipelineShape, costs: Sequence[float], chain: str = 
     return stages
 
 
-def even(layers: int, stages: int) -> Stages:
-    """Share the layers of a plain chain evenly; stages differ by at most one layer."""
-    return evenly(plain(layers), stages)
-
-
 def evenly(chain: str, stages: int) -> Stages:
     """Share layers and heads evenly; stages differ by at most one, and a loss stays with the layer that it follows.
 
@@ -99,10 +94,7 @@ def _balanced(costs: tuple[float, ...], shape: PipelineShape) -> Stages:
 
     def badness(cuts: Sequence[int]) -> tuple[list[float], list[float]]:
         of_stages = [sums[stop] - sums[start] for start, stop in itertools.pairwise(cuts)]
-        of_ranks = [0.0] * shape.ranks
-        for stage, cost in enumerate(of_stages):
-            of_ranks[shape.rank_of(stage)] += cost
-        return sorted(of_ranks, reverse=True), sorted(of_stages, reverse=True)
+        return sorted(shape.sum_by_rank(of_stages), reverse=True), sorted(of_stages, reverse=True)
 
     cuts = _least(sums, shape.stages)
     while shape.chunks > 1 and badness(better := min(_moved(cuts), key=badness, default=cuts)) < badness(cuts):

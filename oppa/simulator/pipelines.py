@@ -88,7 +88,7 @@ class Pipelines:
     def __init__(self, model: Model, kernels: Kernels, topology: Topology, framework: Framework, *, balanced: bool) -> None:
         self.model, self.kernels, self.topology, self.framework, self.balanced = model, kernels, topology, framework, balanced
         self.ranks = functools.lru_cache(maxsize=4096)(self._ranks)
-        self._work = functools.cache(self._work_of)
+        self._work = functools.cache(functools.partial(OperatorCosts, model=model, kernels=kernels, topology=topology, framework=framework))
 
     def execution(self, layout: PipelineSettings) -> Execution:
         """Return when each action of the pipeline's schedule is executed."""
@@ -101,7 +101,7 @@ class Pipelines:
         seconds = [self._seconds(layout, stage) for stage in stages]
         ranks = []
         for rank in range(layout.pp):
-            mine = [i for i in range(shape.stages) if shape.rank_of(i) == rank]
+            mine = shape.stages_of(rank)
             ranks.append(
                 Rank(
                     layers=sum(stages[i].layers for i in mine),
@@ -146,7 +146,9 @@ class Pipelines:
         return forward_s, backward_s * (1 - share), backward_s * share
 
     def _passes(self, layout: PipelineSettings, stage: StageCosts) -> Passes:
-        work = self._work(layout.tp, layout.cp, layout.ep, layout.micro_batch, contended=layout.pp > 1 and self.topology.hosts > 1)
+        work = self._work(
+            tp=layout.tp, cp=layout.cp, ep=layout.ep, sequences=layout.micro_batch, contended=layout.pp > 1 and self.topology.hosts > 1
+        )
         passes = work.layer(layout.recompute) * stage.layers
         passes = passes + work.embedding if stage.embedding else passes
         passes = passes + work.head if stage.head else passes
@@ -163,19 +165,6 @@ class Pipelines:
         gradient_bytes = self.framework.gradient_bytes(self.kernels.bytes_per_element)
         scatter_s = 0.0 if self.framework.fsdp else reduce_scatter_s(group, count * gradient_bytes)
         return all_gather_s(group, count * self.kernels.bytes_per_element), scatter_s
-
-    def _work_of(self, tp: int, cp: int, ep: int, sequences: int, *, contended: bool) -> OperatorCosts:
-        return OperatorCosts(
-            model=self.model,
-            kernels=self.kernels,
-            topology=self.topology,
-            framework=self.framework,
-            tp=tp,
-            cp=cp,
-            ep=ep,
-            sequences=sequences,
-            contended=contended,
-        )
 
     def _transfers_s(self, layout: PipelineSettings) -> list[float]:
         """Return the seconds from each stage to the next, shape (stages - 1,), the host's time to start a transfer included.
@@ -197,7 +186,7 @@ class Pipelines:
 
         In a split schedule, the gradients of weights are assumed to need as many bytes as the backward pass frees.
         """
-        activations = Activations(work=self._work(layout.tp, layout.cp, layout.ep, layout.micro_batch, contended=False))
+        activations = Activations(work=self._work(tp=layout.tp, cp=layout.cp, ep=layout.ep, sequences=layout.micro_batch, contended=False))
         held = [stage.layers * activations.layer_bytes(layout.recompute) for stage in self._stages(layout)]
         found, working = _schedule(layout), activations.working_bytes(layout.recompute)
         peaks = [peak + working for peak in peak_memory(found, Footprint(held=held, for_weights=held))]

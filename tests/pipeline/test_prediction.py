@@ -14,17 +14,17 @@ from oppa.pipeline.registry import build_schedule
 from oppa.pipeline.replication import Replication
 from oppa.pipeline.schedules import one_by_one
 from oppa.pipeline.search.profiled import choose
-from oppa.pipeline.stage_layout import even
+from oppa.pipeline.stage_layout import evenly, plain
 from oppa.pipeline.torch_csv import cells
 from oppa.pipeline.validation import violations
 from tests.pipeline.profiles import LAYER, profile
 
 
 def test_parts_are_shared_out_as_layers_are() -> None:
-    assert even(8, 4) == (range(3), range(3, 5), range(5, 7), range(7, 10))
-    assert even(6, 4) == (range(2), range(2, 4), range(4, 5), range(5, 8))
-    assert even(3, 1) == (range(5),)
-    assert even(2, 4) == (range(1), range(1, 2), range(2, 3), range(3, 4))
+    assert evenly(plain(8), 4) == (range(3), range(3, 5), range(5, 7), range(7, 10))
+    assert evenly(plain(6), 4) == (range(2), range(2, 4), range(4, 5), range(5, 8))
+    assert evenly(plain(3), 1) == (range(5),)
+    assert evenly(plain(2), 4) == (range(1), range(1, 2), range(2, 3), range(3, 4))
 
 
 @pytest.mark.parametrize(("pp", "micro_batches"), [(1, 3), (2, 4), (4, 8), (4, 4)])
@@ -41,7 +41,7 @@ def test_with_fewer_micro_batches_than_stages_the_model_has_more_bubbles() -> No
 
 
 def test_ends_summed_as_written_are_far_beyond_the_right_form() -> None:
-    executed = execute(build_schedule("1f1b", ranks=2, micro_batches=4), times(profile(), even(8, 2), split=False))
+    executed = execute(build_schedule("1f1b", ranks=2, micro_batches=4), times(profile(), evenly(plain(8), 2), split=False))
     assert executed.makespan_s == (4 + 1) * 12.0
     forward, backward = 4 * 4 + (4 + 8 + 28 + 40), 4 * 8 + (8 + 20 + 32 + 44)  # of the second rank: durations, and what they need
     assert passes_as_written_s(executed) == forward + backward
@@ -60,14 +60,14 @@ def test_the_time_between_passes_follows_from_the_measured_steps() -> None:
     passes = build_schedule("1f1b", ranks=2, micro_batches=4)
     exact = predict(profile(), passes).passes_s
     late = dataclasses.replace(profile(), passes_s=exact + 8.0)
-    assert between_s(late, passes, even(8, 2)) == 1.0
-    assert between_s(dataclasses.replace(profile(), passes_s=exact - 8.0), passes, even(8, 2)) == 0.0
+    assert between_s(late, passes, evenly(plain(8), 2)) == 1.0
+    assert between_s(dataclasses.replace(profile(), passes_s=exact - 8.0), passes, evenly(plain(8), 2)) == 0.0
 
 
 def test_the_first_stage_of_a_split_order_computes_its_whole_backward_pass_as_the_second_half() -> None:
     layers = [dataclasses.replace(LAYER, input_s=1.5, weight_s=1.0)] * 4
     seen = dataclasses.replace(profile(), parts=(*profile().parts[:5], *layers, profile().parts[-1]))
-    split = times(seen, even(8, 4), split=True)
+    split = times(seen, evenly(plain(8), 4), split=True)
     assert list(split.backward_s) == [0.0, 3.0, 3.0, 3.0] and list(split.weight_s) == [4.0, 2.0, 2.0, 2.0]
     assert list(split.whole_s) == [4.0] * 4
 
@@ -78,7 +78,7 @@ def test_halves_that_follow_at_once_are_one_computation() -> None:
     at_once = dataclasses.replace(apart, apart=False)
     assert cells(at_once) == cells(together)
     layers = [dataclasses.replace(LAYER, input_s=1.5, weight_s=1.0)] * 8
-    each = times(dataclasses.replace(profile(), parts=(Part(), *layers, Part())), even(8, 1), split=True)
+    each = times(dataclasses.replace(profile(), parts=(Part(), *layers, Part())), evenly(plain(8), 1), split=True)
     each = dataclasses.replace(each, backward_s=[12.0], weight_s=[8.0])
     assert [execute(passes, each).makespan_s for passes in (at_once, apart)] == [2 * (8 + 16), 2 * (8 + 12 + 8)]
 
@@ -89,17 +89,17 @@ def test_memory_is_state_and_messages_and_what_is_in_flight() -> None:
     first = (6 + 12) + 2 * 12 + 8 * 1 + (4 * 20 + 6 + 2 * 4)
     second = 2 * 12 + 8 * 3 + (3 * 20 + 2 * 4)
     assert predict(seen, passes).peak_bytes == max(first, second) == first
-    assert static_bytes(seen, passes.shape, even(8, 4))[1] == 2 * 12 + 8 * 3
-    sharded = static_bytes(seen, passes.shape, even(8, 4), Replication(dp=2, zero_stage=1))[1]
+    assert static_bytes(seen, passes.shape, evenly(plain(8), 4))[1] == 2 * 12 + 8 * 3
+    sharded = static_bytes(seen, passes.shape, evenly(plain(8), 4), Replication(dp=2, zero_stage=1))[1]
     assert sharded == 2 * 4 + 2 * 4 + 2 * 8 / 2 + 8 * 3  # weights, buckets, half of the optimizer's state, messages
 
 
 def test_the_copies_of_hsdp_shard_over_their_own_ranks_alone() -> None:
     seen, shape = profile(boundary_bytes=1), PipelineShape(ranks=4, micro_batches=8)
     groups, whole, default = (Replication(dp=4, dp_shard=shards, zero_stage=3) for shards in (2, 4, 0))
-    static = static_bytes(seen, shape, even(8, 4), groups)[1]
+    static = static_bytes(seen, shape, evenly(plain(8), 4), groups)[1]
     assert static == 2 * 4 / 2 + 2 * 8 / 2 + 8 * 3  # half of the weights and of the optimizer's state, messages
-    assert static > static_bytes(seen, shape, even(8, 4), whole)[1] == static_bytes(seen, shape, even(8, 4), default)[1]
+    assert static > static_bytes(seen, shape, evenly(plain(8), 4), whole)[1] == static_bytes(seen, shape, evenly(plain(8), 4), default)[1]
     needed = choose(seen, shape, groups, nodes=1000).prediction.peak_bytes
     assert needed > choose(seen, shape, whole, nodes=1000).prediction.peak_bytes
     with pytest.raises(InputError, match="predicted to fit"):
@@ -107,7 +107,7 @@ def test_the_copies_of_hsdp_shard_over_their_own_ranks_alone() -> None:
 
 
 def test_gradients_come_with_the_first_backward_pass() -> None:
-    held = footprint(profile(), even(8, 2), split=False)
+    held = footprint(profile(), evenly(plain(8), 2), split=False)
     assert list(held.gradients) == [6 + 16, 6 + 16]
     gpipe = predict(profile(), build_schedule("gpipe", ranks=2, micro_batches=4)).peak_bytes
     assert gpipe == 18 + 4 * 12 + 4 * 40  # gradients are not there yet when most is in flight

@@ -44,8 +44,8 @@ def task(p, m, v=1, folded=False, limit=4.0, again=False) -> ScheduleTask:
 def test_whatever_the_rules_the_order_holds_and_keeps_its_limit(limit, again):
     for p, m, v, folded in SHAPES:
         asked = task(p, m, v, folded, limit, again)
-        for ahead, patience, idle_s, deep in itertools.product((1.0, 20.0), (0.0, 1.0), (0.0, 1e9), (True, False)):
-            lists = construct(asked, Rules((ahead,) * p, (patience,) * p, (idle_s,) * p, deep))
+        for ahead, patience, idle_s in itertools.product((1.0, 20.0), (0.0, 1.0), (0.0, 1e9)):
+            lists = construct(asked, Rules((ahead,) * p, (patience,) * p, (idle_s,) * p))
             found = asked.schedule(lists)
             assert not violations(found), (p, m, v, folded)
             assert max(peak_memory(found, asked.footprint)) <= limit + 1e-9

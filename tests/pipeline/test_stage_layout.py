@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from oppa.errors import InputError
 from oppa.pipeline.graph import PipelineShape
-from oppa.pipeline.stage_layout import LAYERS, Stages, balanced, cut, even, evenly, plain, recognised, written
+from oppa.pipeline.stage_layout import LAYERS, Stages, balanced, cut, evenly, plain, recognised, written
 
 COSTS = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 5.0]), min_size=3, max_size=9)
 
@@ -44,10 +44,10 @@ def whole(stages: Stages, parts: int) -> bool:
     ],
 )
 def test_evenly(layers: int, stages: int, expected: str) -> None:
-    assert "|".join("".join(_letter(part, layers) for part in parts) for parts in even(layers, stages)).count("t") == layers
+    assert "|".join("".join(_letter(part, layers) for part in parts) for parts in evenly(plain(layers), stages)).count("t") == layers
     if stages >= layers:
-        assert written(even(layers, stages)) == expected
-    assert whole(even(layers, stages), layers + 2)
+        assert written(evenly(plain(layers), stages)) == expected
+    assert whole(evenly(plain(layers), stages), layers + 2)
 
 
 def _letter(part: int, layers: int) -> str:
@@ -56,7 +56,7 @@ def _letter(part: int, layers: int) -> str:
 
 @given(st.integers(1, 60), st.integers(1, 80))
 def test_stages_differ_by_a_layer_at_most_and_need_not_have_any(layers: int, stages: int) -> None:
-    found = even(layers, stages)
+    found = evenly(plain(layers), stages)
     assert len(found) == stages and whole(found, layers + 2)
     if stages <= layers:
         assert {sum(0 < part <= layers for part in parts) for parts in found} <= {layers // stages, -(-layers // stages)}
@@ -79,7 +79,7 @@ def test_by_cost_several_stages_of_a_rank_count_together(costs: list[float], ran
     pipeline = shape(ranks, 2, folded=folded)
     found = balanced(costs, pipeline)
     assert whole(found, len(costs)) and len(found) == 2 * ranks
-    assert most(found, costs, pipeline) <= most(even(len(costs) - 2, 2 * ranks), costs, pipeline) + max(costs)
+    assert most(found, costs, pipeline) <= most(evenly(plain(len(costs) - 2), 2 * ranks), costs, pipeline) + max(costs)
 
 
 def test_a_large_vocabulary_moves_layers_away_from_the_loss() -> None:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from oppa.errors import InputError
-from oppa.pipeline.schedules import SCHEDULES, build_schedule
+from oppa.pipeline.schedules import schedules_of
 from oppa.pipeline.search.annealing import anneal
 from oppa.pipeline.search.list_scheduling import Rules, construct, in_flight
 from oppa.pipeline.search.makespan import Makespan, makespan
@@ -76,14 +75,9 @@ def _length(candidate: ScheduleCandidate) -> Makespan:
 
 def _named(task: ScheduleTask) -> Iterator[ScheduleCandidate]:
     """Yield the schedules by name that have the task's shape and keep its limits."""
-    shape = task.shape
-    for name in SCHEDULES:
-        try:
-            found = build_schedule(name, ranks=shape.ranks, micro_batches=shape.micro_batches, chunks=shape.chunks)
-        except InputError:
-            continue  # it does not allow these chunks or micro-batches
+    for _, found in schedules_of(task.shape):
         lists = lists_of(found)
-        if found.shape == shape and all(task.fits(rank, codes) for rank, codes in enumerate(lists)):
+        if all(task.fits(rank, codes) for rank, codes in enumerate(lists)):
             yield ScheduleCandidate(makespan(task, lists), lists)
 
 
@@ -140,4 +134,4 @@ def _varied(rules: Rules, whole_s: float, draws: np.random.Generator) -> Rules:
             patience[rank] = PATIENCE[int(draws.integers(len(PATIENCE)))]
         else:
             idle_s[rank] = IDLE[int(draws.integers(len(IDLE)))] * whole_s
-    return Rules(tuple(ahead), tuple(patience), tuple(idle_s), rules.deep)
+    return Rules(tuple(ahead), tuple(patience), tuple(idle_s))

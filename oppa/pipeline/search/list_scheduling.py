@@ -27,8 +27,6 @@ class Rules(NamedTuple):
     """Shortest gap that weights' gradients fill, as a share of the time that they take."""
     idle_s: tuple[float, ...]
     """Total idle seconds after which a rank fills any gap."""
-    deep: bool = True
-    """A later chunk goes first; otherwise the chunk with fewer micro-batches done goes first."""
 
 
 def construct(task: ScheduleTask, rules: Rules) -> list[list[int]]:
@@ -100,7 +98,7 @@ class _Construction:
                 continue
             fits = self._fits(rank, stage, oldest)
             waits = max(arrivals[turn] - now, 0.0)
-            this = (not fits, waits, -place if self.rules.deep else turn)
+            this = (not fits, waits, -place)
             if best[1] < 0 or this < key:
                 best, key = (arrivals[turn], stage, fits), this
         return best

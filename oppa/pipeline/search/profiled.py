@@ -5,12 +5,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from oppa.errors import InputError
-from oppa.pipeline import schedules
 from oppa.pipeline.graph import PipelineShape, Schedule, whole
-from oppa.pipeline.prediction import PipelineEstimate, footprint, predict, static_bytes, sum_of_ranks, times
+from oppa.pipeline.prediction import PipelineEstimate, footprint, predict, static_bytes, times
 from oppa.pipeline.profile import PipelineProfile
 from oppa.pipeline.registry import SEARCH
 from oppa.pipeline.replication import ALONE, Replication
+from oppa.pipeline.schedules import schedules_of
 from oppa.pipeline.search.heuristic import NODES, heuristic
 from oppa.pipeline.search.task import ScheduleTask
 from oppa.pipeline.stage_layout import evenly
@@ -51,7 +51,7 @@ def choose(
     tasks = _tasks(profile, shape, stages, replication, limit_bytes)
     searched = [(SEARCH, _searched(task, split=split, nodes=nodes // 2, enough=enough)) for split, task in tasks]
     found = []
-    for name, schedule in (*_named(shape), *searched):
+    for name, schedule in (*schedules_of(shape), *searched):
         prediction = predict(profile, schedule, replication, stages=stages)
         if limit_bytes is None or prediction.peak_bytes <= limit_bytes:
             found.append(ChosenSchedule(schedule=schedule, name=name, prediction=prediction))
@@ -60,15 +60,6 @@ def choose(
             "no schedule of this pipeline is predicted to fit", hint="use more stages or smaller micro-batches, or recompute activations"
         )
     return min(found, key=lambda each: each.prediction.step_s)
-
-
-def _named(shape: PipelineShape) -> Iterator[tuple[str, Schedule]]:
-    for name, (least, most) in schedules.CHUNKS.items():
-        if least <= shape.chunks <= (most or shape.chunks) and shape.folded == (name in schedules.FOLDED):
-            try:
-                yield name, schedules.build_schedule(name, ranks=shape.ranks, micro_batches=shape.micro_batches, chunks=shape.chunks)
-            except InputError:  # it does not allow this number of micro-batches
-                continue
 
 
 def _tasks(
@@ -81,7 +72,7 @@ def _tasks(
     fixed = static_bytes(profile, shape, stages, replication)
     for split in (False, True):
         held = footprint(profile, stages, replication, split=split)
-        gradients = sum_of_ranks(shape, held.gradients)
+        gradients = shape.sum_by_rank(held.gradients)
         left = [math.inf if limit_bytes is None else limit_bytes - one - other for one, other in zip(fixed, gradients, strict=True)]
         each = times(profile, stages, split=split)
         each = each if split else dataclasses.replace(each, weight_s=[0.0] * shape.stages)

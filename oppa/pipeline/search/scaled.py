@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from oppa.errors import InputError
 from oppa.pipeline.graph import PipelineShape
-from oppa.pipeline.prediction import sum_of_ranks
 from oppa.pipeline.registry import SEARCH, folded
 from oppa.pipeline.scaling import ScaleCandidate, ScaledJob, candidate, layouts, pipelines
 from oppa.pipeline.search.profiled import choose
@@ -72,5 +71,5 @@ def _pipelines(job: ScaledJob, devices: int, replicas: Sequence[int] | None) -> 
         for chunks in range(1, -(-job.profile.divisions // pp) + 1) if pp > 1 else ():
             shape = PipelineShape(ranks=pp, micro_batches=micro_batches, chunks=chunks, folded=folded(SEARCH, chunks))
             for layout, stages in layouts(job.profile, shape):
-                busy_s = sum_of_ranks(shape, [costs[parts.stop] - costs[parts.start] for parts in stages])
+                busy_s = shape.sum_by_rank([costs[parts.stop] - costs[parts.start] for parts in stages])
                 yield _Pipeline(bound_s=micro_batches * max(busy_s), dp=dp, shape=shape, layout=layout, stages=stages)

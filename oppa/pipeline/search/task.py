@@ -47,7 +47,7 @@ class ScheduleTask:
     @functools.cached_property
     def stages_of(self) -> list[list[int]]:
         """Return the stages of each rank, in ascending order."""
-        return [[stage for stage in range(self.shape.stages) if self.shape.rank_of(stage) == rank] for rank in range(self.shape.ranks)]
+        return [self.shape.stages_of(rank) for rank in range(self.shape.ranks)]
 
     @functools.cached_property
     def rank_of(self) -> list[int]:
