@@ -52,9 +52,9 @@ class PublishedLine:
     source: str
     expected: Mapping[str, Any]
     meaning: Meaning | None
-    """The meaning; None if the line is refused."""
+    """Meaning that oppa finds in the line; None if oppa refuses the line."""
     job: LineJob | None
-    """Its job; None if oppa asks for more."""
+    """Job that oppa makes of the line; None if oppa asks the user for more facts."""
     error: str = ""
 
     @property

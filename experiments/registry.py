@@ -47,10 +47,10 @@ def _trainer_files(*names: str) -> tuple[str, ...]:
 
 
 TRAINERS = _trainer_files("own", "transformers", "accelerate", "lightning", "deepspeed")
-"""Programs of users, and their jobs, that are compared with themselves under `oppa train`."""
+"""Training programs and their job files; each program is compared with itself under `oppa train`."""
 
 GPU_TRAINER = tuple(f"examples/transformers_{part}" for part in ("trainer.py", "trainer.toml", "gpu.py"))
-"""The same on one GPU: the program that is compared, its job, and the program in which statistics are timed."""
+"""Files of the comparison on one GPU: a program, its job, and the program in which gradient statistics are timed."""
 
 ELASTIC_TRAINERS = ("own", "transformers")
 """Examples whose pause is measured when a job gets another host."""

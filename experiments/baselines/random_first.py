@@ -44,7 +44,7 @@ class RandomFirst:
         """Return None, as a choice is no prediction of throughput."""
 
     def _choose(self, rows: NDArray[np.int64], taken: Set[int], rng: np.random.Generator) -> int | None:
-        """Return one of the free rows."""
+        """Return the next candidate to try, one of the free `rows`."""
         raise NotImplementedError
 
     def _shares(self) -> NDArray[np.float64]:

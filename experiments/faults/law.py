@@ -40,7 +40,7 @@ class _TooLong(BaseException):
 
 
 def judge(case: Case, read: Callable[[Case, Path], None]) -> Verdict:
-    """Return how `read` answers the input, in an empty folder."""
+    """Return the verdict on what `read` does with an input in an empty folder."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         try:

@@ -53,7 +53,10 @@ def write(folder: Path) -> list[str]:
 
 
 def expected(size: int, trial: dict[str, Any]) -> bool:
-    """Return whether the trial of a micro-batch ended as its program deserves."""
+    """Return whether a trial had the right outcome: a failure with a cause if its program is hostile, else completion.
+
+    An intrusive program may end in any way.
+    """
     text = programs()[size]
     if text in HOSTILE.values():
         return trial["outcome"] in ("failed", "timed_out") and bool(trial["cause"])

@@ -104,15 +104,15 @@ class SimulatedWorld(Protocol):
         ...
 
     def noise_scale(self, progress: float) -> float:
-        """Return phi(E), in samples."""
+        """Return the gradient noise scale phi at progress E, in samples."""
         ...
 
     def gained(self, batch: int, noise_scale: float) -> float:
-        """Return dE of a step."""
+        """Return the progress dE of one step."""
         ...
 
     def loss(self, progress: float) -> float:
-        """Return loss(E)."""
+        """Return the loss at progress E."""
         ...
 
 
@@ -137,12 +137,12 @@ class CaseWorld:
         return NOISE_FIRST * float((1 + progress / NOISE_AGE) ** NOISE_GROWTH)
 
     def gained(self, batch: int, noise_scale: float) -> float:
-        """Return dE of a step."""
+        """Return the progress dE of one step."""
         of_step, of_first = (goodput(each, each, noise_scale, **HELPS[self.helps]) for each in (batch, FIRST))
         return float(FIRST * of_step / of_first)
 
     def loss(self, progress: float) -> float:
-        """Return loss(E)."""
+        """Return the loss at progress E."""
         return FLOOR + FALL * float((1 + progress / LOSS_AGE) ** -LOSS_POWER)
 
 

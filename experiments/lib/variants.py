@@ -20,6 +20,6 @@ class Variant:
 
 
 def rotated(every: Sequence[T], seed: int) -> list[T]:
-    """Return all variants, each seed with another first one, so that drift of the machine affects all equally."""
+    """Return all variants, rotated by the seed, so that drift of the machine affects all of them equally."""
     first = seed % len(every)
     return [*every[first:], *every[:first]]

@@ -69,7 +69,7 @@ class Found:
         return {name: statistics.median(times) for name, times in kept.items() if times and len(times) == len(self.step_times_s[name])}
 
     def runs_in(self, number: int, name: str) -> bool:
-        """Return whether a configuration runs in a round: in the first ones each does, and then those that may be the fastest."""
+        """Return whether a configuration runs in a round: any in the first rounds, later only those that may be the fastest."""
         if number < EVERY_ROUNDS or name in (self.winner, self.baseline):
             return True
         medians = self.medians_s
@@ -77,7 +77,7 @@ class Found:
 
     @property
     def best(self) -> str:
-        """Return the configuration that is the fastest by hand; empty if none ran."""
+        """Return the fastest configuration of the runs without oppa; empty if none ran."""
         medians = self.medians_s
         return min(medians, key=medians.__getitem__, default="")
 
@@ -89,7 +89,7 @@ class Found:
 
     @property
     def speed_up(self) -> float | None:
-        """Return how many times as fast as the user's own line the winner is by hand; None if one of them did not run."""
+        """Return the winner's speed-up over the user's own line, both started without oppa; None if one of them did not run."""
         medians = self.medians_s
         return medians[self.baseline] / medians[self.winner] if {self.baseline, self.winner} <= medians.keys() else None
 

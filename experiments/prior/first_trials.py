@@ -92,7 +92,7 @@ def _split(task: pd.DataFrame) -> tuple[Tensor, Tensor]:
 
 
 def _learned(process: GaussianProcess, trials: Tensor, target: Tensor, stddev: float, rest: Tensor) -> Normal:
-    """Return what a process predicts of the rest once it has seen the trials that have a target."""
+    """Condition a Gaussian process on the trials that have a target, and return its predictions for `rest`."""
     seen = trials[target[trials].isfinite()]
     if len(seen):
         noise = torch.full((len(seen),), stddev**2, dtype=torch.float64)

@@ -90,7 +90,7 @@ def regret(ours: Sequence[TableRow], theirs: Sequence[TableRow], rate: Rate, bat
 
 
 def _gets(rows: Sequence[TableRow], rate: Rate, scales: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the true goodput of the table's choice at each point, shape (p,) (COPUS eq. 7)."""
+    """Return the true goodput of the configuration that a table chooses at each noise scale, shape (p,) (COPUS eq. 7)."""
     chosen = [row.configuration for row in best_at_each(rows, scales)]
     rates = {each: rate(each) or 0.0 for each in set(chosen)}
     batches = np.array([each.global_batch for each in chosen])

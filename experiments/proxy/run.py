@@ -41,7 +41,7 @@ class TwoSizeComparison:
     regret: float
     """Loss of throughput of the configuration that the search in two sizes returns, against the best; 1 if it returns none."""
     first_regret: float
-    """The same after its first trial at full size."""
+    """`regret` of the best configuration after the first trial at full size."""
     failed: int
     """Trials at full size that measured nothing."""
     gpu_hours: tuple[float, float]

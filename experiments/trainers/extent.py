@@ -25,7 +25,7 @@ class Extent:
 
     @property
     def has_few_starts(self) -> bool:
-        """Return whether one run of two attempts stands for two runs of three; a start on a GPU may take 20 seconds."""
+        """Return whether one run of two attempts replaces two runs of three attempts, because a start on a GPU may take 20 seconds."""
         return self.short or bool(self.gpu)
 
     def includes(self, trainer: str) -> bool:

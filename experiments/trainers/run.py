@@ -35,9 +35,9 @@ STAGES = {(16, 0): 1.0, (32, 0): 0.9, (64, 0): 0.4, (64, 1): 0.8}
 They are far below measured ones, so that a restart pays within a run of seconds.
 """
 RESTARTS = {(16, 0): 1.0, (32, 1): 0.9, (64, 0): 0.8}
-"""The same of a table in which each larger batch requires another layout."""
+"""Steps per second of a table in which each larger batch requires another layout; keys as in STAGES."""
 LIVE = {(16, 1): 1.0, (32, 1): 0.9, (64, 1): 0.8}
-"""The same of a table in which the second layout has every batch."""
+"""Steps per second of a table in which the second layout has every batch; keys as in STAGES."""
 MEASURED = (16, 32, 64)
 """Batches of the table that is measured in the first layout, from which the goodput policy chooses."""
 STOPPED = 200_000
@@ -57,13 +57,13 @@ class TrainerComparison:
     loss_difference: float
     """Largest difference of losses from the same batches without oppa, on one process."""
     resumed_difference: float
-    """The same of a run that was stopped in mid-epoch, and resumed with another number of ranks and under FSDP2."""
+    """`loss_difference` of a run that was stopped in mid-epoch, and resumed with another number of ranks and under FSDP2."""
     client_s: float
     """Seconds inside all calls of the client, divided by the steps of the run of `live_changes`."""
     late_pauses_s: tuple[float, ...]
-    """Seconds from the request to leave to the first step in another layout, whose ranks start after the ones before have left."""
+    """Seconds from the request to leave to the first step in another layout, if the new ranks start after the old ones have left."""
     early_pauses_s: tuple[float, ...]
-    """The same if they start while the ones before still train; each run of these follows or precedes one of the others."""
+    """These seconds if the new ranks start while the old ones still train. Runs of both kinds alternate."""
     statistics: tuple[StatisticsCost, ...]
     seconds: float
     extent: Extent

@@ -41,7 +41,7 @@ class StatisticsCost:
     cpu: Sequence[float]
     """CPU seconds of each measured step on both ranks, over those of the others, minus 1."""
     wall: Sequence[float]
-    """The same for the wall clock."""
+    """Seconds of the wall clock of each measured step over those of the others, minus 1."""
     on_gpu: bool = False
     """True if a GPU takes the steps, so that CPU seconds do not show their time."""
 

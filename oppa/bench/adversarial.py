@@ -29,7 +29,7 @@ class Misled:
     trials_behind: Estimate
     """Median trials to 95% of `oppa`, minus those of the constant mean."""
     worst_task: float
-    """The same of the task where `oppa` is furthest behind: medians over its seeds."""
+    """`trials_behind` of the task where it is largest, from the medians over its seeds."""
     loss: Estimate
     """Mean share of the best after LAST trials of the constant mean, minus that of `oppa`; negative where the prior helps."""
 

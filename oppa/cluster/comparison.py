@@ -94,7 +94,7 @@ class QueueingTimes:
     shares: tuple[float, ...]
     """Shares of jobs that waited no longer than each of `WAITS_S`."""
     published: tuple[float, ...]
-    """The same shares as published."""
+    """These shares in the published trace."""
 
 
 def queues(result: Result, known: TraceProfile) -> list[QueueingTimes]:

@@ -41,7 +41,7 @@ class ScaleTable:
 
     @functools.cached_property
     def _fastest(self) -> tuple[tuple[int, ...], tuple[JobScale, ...]]:
-        """Return all sizes, and for each the fastest size that is not larger; the smallest of equally fast ones."""
+        """Return all sizes and, for each, the fastest size up to it; of equally fast sizes, the smallest."""
         best: list[JobScale] = []
         for size in self.sizes:
             best.append(size if not best or size.speedup > best[-1].speedup else best[-1])

@@ -73,7 +73,7 @@ class QueueSnapshot:
         return [job for job in self.jobs if job.elastic == token]
 
     def others(self, known: Collection[str]) -> list[QueuedJob]:
-        """Return one job of each submission that is not in `known`, without those that hold hosts of elastic jobs."""
+        """Return one job of each submission outside `known`; jobs that hold or request hosts for an elastic job are left out."""
         found = {job.submission: job for job in self.jobs if not job.elastic and job.submission not in known}
         return list(found.values())
 
@@ -82,7 +82,7 @@ class Supervisor(Protocol):
     """Runs the process that trains an elastic job, or waits for the hosts to do so."""
 
     def poll(self) -> int | None:
-        """Return its exit code, or None while it runs; never block."""
+        """Return the exit code of the process, or None while it runs; never block."""
 
 
 class Scheduler(Protocol):

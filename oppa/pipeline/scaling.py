@@ -69,7 +69,7 @@ class Entry:
     speedup: float
     """Speed-up over the fastest candidate on the present number of devices, both predicted from the profile; it is 1 there."""
     modelled_speedup: float
-    """The same ratio by equation 5."""
+    """Speed-up over the same candidate by FlexTrain's equation 5."""
     left_out: str = ""
     """Reason why the scale table leaves it out; empty if it does not."""
 

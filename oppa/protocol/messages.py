@@ -187,7 +187,7 @@ class StepFacts(_Message):
     variance_ratio: Annotated[float, Field(ge=-1e18, le=1e18)] | None = None
     """V / |g|^2 of the norm test, in sequences; None if the step was not measured or gives no value."""
     worker_variance_ratio: Annotated[float, Field(ge=-1e18, le=1e18)] | None = None
-    """The same ratio with V of eq. 5, which compares workers."""
+    """V / |g|^2 where V is the variance between workers (eq. 5 of the norm test), in sequences."""
     loss: Annotated[float, Field(ge=-1e18, le=1e18)] | None = None
     """Mean loss; None if it is not finite, and unset if the step reports none (`reports_loss`)."""
     learning_rate: Annotated[float, Field(ge=0, le=1e18)]

@@ -44,7 +44,7 @@ def throughput(known: Curves, *, description: str) -> str:
 
 
 def values(known: Curves, *, label: str) -> interactive.Values:
-    """Return the same figure as values for `oppa/web/charts.js`."""
+    """Return the figure of `throughput` as values, from which `oppa/web/charts.js` draws an interactive chart."""
     standing = standings(known)
     named = featured(standing)
     others = [strategy for strategy in known if strategy not in named]

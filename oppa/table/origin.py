@@ -50,7 +50,7 @@ class HardwareFingerprint:
         return f"{self.cores:g} cores of {self.cpu}" + (f", {self.gpus} x {self.gpu}" if self.gpus else "")
 
     def is_like(self, other: "HardwareFingerprint") -> bool:
-        """Return whether trials run as fast there. More memory or more GPUs of the same kind make none of them faster."""
+        """Return whether trials run equally fast on both machines. More memory or more GPUs of the same kind make none of them faster."""
         return (self.cpu, self.cores, self.gpu) == (other.cpu, other.cores, other.gpu)
 
 

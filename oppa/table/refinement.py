@@ -70,7 +70,7 @@ class StepTimeObservation:
         return cls(configuration=configuration, steps=len(step_times_s), log_steps_per_s=-math.log(mean_s), variance=variance)
 
     def __add__(self, other: Self) -> Self:
-        """Return one observation that refines a table like these two, which are of one configuration."""
+        """Combine two observations of one configuration into one that refines a table equally."""
         steps, precision = self.steps + other.steps, self.precision + other.precision
         mean = (self.precision * self.log_steps_per_s + other.precision * other.log_steps_per_s) / precision
         return dataclasses.replace(self, steps=steps, log_steps_per_s=mean, variance=steps / precision)

@@ -9,7 +9,7 @@ from oppa.redaction import HIDDEN, is_secret, redacted
 
 Value = str | int | float | bool
 Status = Literal["finished", "failed", "interrupted"]
-"""How a run ended; a later session continues one that was interrupted."""
+"""End of a run; a later session continues a run that was interrupted."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

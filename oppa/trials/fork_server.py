@@ -26,7 +26,7 @@ class ForkServer:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = log
         self.pid: int | None = None
-        """Its process id; None until it has started ranks."""
+        """Process id of the server; None until it has started ranks."""
         flags = ["-P"] if program else ["-I", "-S"]
         command = [python, *flags, str(catalog.root() / "runners" / "fork_server.py"), str(theirs.fileno())]
         command += [str(program)] if program else []
@@ -44,7 +44,7 @@ class ForkServer:
             return  # it is dead, which `ended` reports
 
     def events(self) -> list[dict[str, Any]]:
-        """Return the events that it has sent since the last call; never block."""
+        """Return the events that the server has sent since the last call; never block."""
         events = []
         with contextlib.suppress(BlockingIOError):
             while packet := self._receive():
@@ -53,7 +53,7 @@ class ForkServer:
         return events
 
     def ended(self) -> str:
-        """Return how it ended; empty while it runs."""
+        """Return how the server ended, in words; empty while it runs."""
         return self._guard.ended()
 
     def _receive(self) -> bytes:
@@ -63,15 +63,15 @@ class ForkServer:
             return self._control.recv(_MAX_MESSAGE, socket.MSG_DONTWAIT)
 
     def last_words(self) -> str:
-        """Return the end of its own output."""
+        """Return the last lines that the server itself has printed."""
         return logs.last_words(self._log)
 
     def end_ranks(self, grace_s: float) -> None:
-        """End all processes below it and all orphans, but not itself."""
+        """End the ranks and all orphans, but not the server."""
         if self.pid is not None:
             self._guard.end_others(self.pid, grace_s)
 
     def close(self) -> None:
-        """End it and all processes below it."""
+        """End the server and all ranks."""
         self._control.close()
         self._guard.close()

@@ -42,7 +42,7 @@ class Exit:
 
     processes: tuple[ProcessExit, ...] = ()
     failure: str = ""
-    """Why the launcher could not run the processes to their end; empty if it could."""
+    """Reason why the launcher could not run the processes to their end; empty if it could."""
     kernel_oom: bool = False
     """True if the kernel of another host killed a process for lack of memory during the trial."""
     revoked: str = ""

@@ -70,9 +70,9 @@ class TrialMonitor:
         self.measurements: deque[Measurement] = deque(maxlen=None if spec.steps else RECENT)
         self.setup_s: float | None = None
         self.stopped_as: Outcome | None = None
-        """How the trial counts, as oppa has requested the program to stop; None while it has not."""
+        """Outcome of the trial once oppa has requested the program to stop; None before that."""
         self.must_end: FailureSign | None = None
-        """Why the trial must be ended, and since when; None while it may run."""
+        """Reason for which oppa must end the trial, with its time; None while the trial may run."""
 
     @property
     def step_times_s(self) -> tuple[float, ...]:

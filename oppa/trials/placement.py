@@ -49,7 +49,7 @@ class RankPlacement:
     """The rank of the process; None for a command that starts the ranks itself."""
     world: int
     argv: list[str] | None
-    """Its command line; None for a fork that calls the program's `run`."""
+    """Command line of the process; None for a fork that calls the program's `run`."""
     environment: dict[str, str]
     groups: list[str]
 

@@ -12,7 +12,7 @@ CHANGE_S = 600.0
 
 
 class Patience:
-    """Finds what lasts for longer than CHANGE_S.
+    """Finds the names that are reported without a break for longer than CHANGE_S.
 
     Args:
         clock: Monotonic time in seconds.
@@ -23,7 +23,7 @@ class Patience:
         self._since: dict[str, float] = {}
 
     def overdue(self, names: Collection[str]) -> set[str]:
-        """Return those of the present names that were present in all calls for longer than CHANGE_S."""
+        """Return the names that every call has reported for at least CHANGE_S; a name that a call leaves out begins anew."""
         now = self._clock()
         self._since = {name: self._since.get(name, now) for name in names}
         return {name for name, since in self._since.items() if now - since >= CHANGE_S}

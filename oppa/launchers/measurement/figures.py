@@ -50,7 +50,7 @@ class MeasurementPlan:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """Holds the repeats of one figure: seconds, and the work of that time if the figure is a rate."""
+    """Holds the repeated measurements of one figure: the seconds of each and, if the figure is a rate, the work done in them."""
 
     what: str
     detail: str = ""
@@ -58,7 +58,7 @@ class Figure:
     ranks: int = 1
     payload_bytes: int = 0
     work: float = 0.0
-    """Operations or bytes in that time; 0 if the figure is the time itself."""
+    """Operations or bytes of one repeat; 0 if the figure is the time itself."""
     seconds: tuple[float, ...]
 
     @property
@@ -127,6 +127,6 @@ class HardwareMeasurement:
 
 
 def joined(several: Iterable[Figure]) -> Figure:
-    """Return one figure with the repeats of several: the same figure of other devices."""
+    """Return one figure with the repeats of several devices' measurements of it."""
     first, *others = several
     return dataclasses.replace(first, seconds=(*first.seconds, *(each for other in others for each in other.seconds)))

@@ -30,7 +30,7 @@ class SlowNode:
     name: str
     figure: Figure
     share: float
-    """Its rate as a share of the median of the other nodes."""
+    """Rate of the node as a share of the other nodes' median rate."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""

@@ -113,7 +113,7 @@ class Holder:
         self.hosts: tuple[Mapping[str, str], ...] = ()
         """Names and addresses of the hosts; empty while they are not granted."""
         self.reason = ""
-        """Why they are not granted."""
+        """Reason why the cluster has not granted the hosts."""
         self._process = self._started()
 
     def _started(self) -> LineProcess:
