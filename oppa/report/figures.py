@@ -76,13 +76,13 @@ def lines(panels: Mapping[str, Sequence[Series]], *, x: Axis, y: Axis, descripti
         for axes, (title, drawn) in zip(grid.flat, panels.items(), strict=False):
             axes.set_title(title)
             for series in drawn:
-                _line(axes, series, _look(series.name, names), steps=steps)
+                _line(axes, series, look_of(series.name, names), steps=steps)
             _finish(axes, x, y)
         for axes in grid[:, 1:].flat:
             axes.set_ylabel("")
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
-        _legend(figure, [legend_key(name, **_way(_look(name, names), points[name])) for name in names], width=width)
+        _legend(figure, [legend_key(name, **_way(look_of(name, names), points[name])) for name in names], width=width)
 
     width = WIDTH if columns == 1 else 3.2 * columns
     return render(draw, width=width, height=HEIGHT if len(panels) == 1 else 2.5 * rows + 0.4, description=description)
@@ -102,7 +102,7 @@ def scatter(drawn: Sequence[Series], *, x: Axis, y: Axis, description: str, limi
                 mark(limit, color=STAND_INS["soft"], linewidth=0.9, linestyle=DASHES[1])
         _scattered(axes, drawn, names, x, y)
         _finish(axes, x, y)
-        _legend(figure, [legend_key(name, **_mark(_look(name, names))) for name in names])
+        _legend(figure, [legend_key(name, **_mark(look_of(name, names))) for name in names])
 
     return render(draw, width=WIDTH, height=WIDTH * 0.85, description=description)
 
@@ -125,7 +125,7 @@ def timeline(
             axes.set_xlabel("")
             _strip(strip, lost, names)
             strip.set_xlabel(x.label)
-        _legend(figure, [*(legend_key(name, **_mark(_look(name, names))) for name in names), legend_key(incumbent.name, **best)])
+        _legend(figure, [*(legend_key(name, **_mark(look_of(name, names))) for name in names), legend_key(incumbent.name, **best)])
 
     return render(draw, width=WIDTH, height=HEIGHT + 0.15 * len(lost), description=description)
 
@@ -145,7 +145,7 @@ def _scattered(axes: Axes, drawn: Sequence[Series], names: Sequence[str], x: Axi
     visible = _visible(drawn, x, y)
     size, strength = (5.0, 0.55) if sum(map(len, visible)) <= MANY else (3.0, 0.2)
     for depth, (series, seen) in enumerate(zip(drawn, visible, strict=True)):
-        mark = _mark(_look(series.name, names))
+        mark = _mark(look_of(series.name, names))
         across, up = np.asarray(series.x, float)[seen], np.asarray(series.y, float)[seen]
         if len(series.low):
             low, high = np.asarray(series.low, float)[seen], np.asarray(series.high, float)[seen]
@@ -162,7 +162,8 @@ def _strip(axes: Axes, lost: Mapping[str, Sequence[float]], names: Sequence[str]
     axes.grid(visible=False)
 
 
-def _look(name: str, names: Sequence[str]) -> int:
+def look_of(name: str, names: Sequence[str]) -> int:
+    """Return the look of a series: that of its outcome, else that of its position among the names."""
     return LOOKS[name] if name in LOOKS else names.index(name)
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oppa.report.figures import LOOKS, Axis, Series
+from oppa.report.figures import Axis, Series, look_of
 
 Values = Mapping[str, Any]
 """Plain values for JSON."""
@@ -36,9 +36,11 @@ def scatter(drawn: Sequence[Series], *, x: Axis, y: Axis, label: str, limit: flo
 def timeline(measured: Sequence[Series], lost: Sequence[Series], incumbent: Series, *, x: Axis, y: Axis, label: str) -> Values:
     """Describe trials by outcome, those without a measurement (`lost`) in rows below, and the best so far as a step line."""
     names = [series.name for series in [*measured, *lost]]
-    looks = {name: LOOKS.get(name, names.index(name)) for name in names}
-    marks = [_series(each, looks[each.name], "marks") for each in measured]
-    rows = [{**_series(each, looks[each.name], "marks"), "row": row, "y": [row] * len(each.x)} for row, each in enumerate(reversed(lost))]
+    marks = [_series(each, look_of(each.name, names), "marks") for each in measured]
+    rows = [
+        {**_series(each, look_of(each.name, names), "marks"), "row": row, "y": [row] * len(each.x)}
+        for row, each in enumerate(reversed(lost))
+    ]
     best = {**_series(incumbent, 0, "steps"), "colour": "ink"}
     return _chart([best, *rows, *reversed(marks)], x, y, label)  # the last is on top
 

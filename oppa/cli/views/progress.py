@@ -1,10 +1,13 @@
 """Show the progress of long work on stderr: a bar on a terminal, an occasional line elsewhere."""
 
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from oppa.cli.views import style
+
+if TYPE_CHECKING:
+    from oppa.bench.runs import SearchRun
 
 LINES = 20
 """Number of progress lines, roughly, if stderr is no terminal."""
@@ -38,24 +41,12 @@ class Counted:
             self._console.print(line, markup=False)
 
 
-class DesignerSearch(Protocol):
-    """Names the task and the designer of one search in a comparison of designers."""
-
-    @property
-    def task(self) -> str:
-        """Return the name of its task."""
-
-    @property
-    def designer(self) -> str:
-        """Return the name of its designer."""
-
-
 class PlayProgress(Counted):
     """Shows the progress of a comparison of designers, search by search."""
 
     def __init__(self) -> None:
         super().__init__("searches")
 
-    def tell(self, run: DesignerSearch, done: int, of: int) -> None:
+    def tell(self, run: "SearchRun", done: int, of: int) -> None:
         """Show that a search has ended."""
         self.count(done, of, f"{run.task} {run.designer}", f"{done} of {of} searches")
