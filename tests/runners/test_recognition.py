@@ -85,7 +85,7 @@ def test_a_bar_over_an_epoch_is_lightnings_only_in_a_program_of_lightning(printe
 
 
 def test_the_runner_and_a_job_file_read_the_same_formats():
-    assert recognition.FORMATS == formats()
+    assert formats() == recognition.FORMATS
 
 
 def stated(text):
