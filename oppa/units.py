@@ -106,6 +106,11 @@ def format_count(count: float) -> str:
     return f"{count:.3g}"
 
 
+def with_noun(count: int, noun: str) -> str:
+    """Return a count with its noun, in the plural unless it is one: `1 trial`, `24 trials`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def format_hours(hours: float) -> str:
     """Return hours of devices as text: `0.0123`, `3.28`, `3,277`."""
     return f"{hours:,.0f}" if hours >= 99.95 else f"{hours:.3g}"

@@ -67,3 +67,8 @@ def test_durations_are_printed_for_people(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(("count", "text"), [(1_235_814_400, "1.24 B"), (350e6, "350 M"), (12_000, "12 k"), (7, "7"), (2.5e12, "2.5 T")])
 def test_counts_are_printed_for_people(count: float, text: str) -> None:
     assert units.format_count(count) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 trials"), (1, "1 trial"), (24, "24 trials")])
+def test_a_noun_has_the_number_of_its_count(count: int, text: str) -> None:
+    assert units.with_noun(count, "trial") == text

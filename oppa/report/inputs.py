@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from oppa.errors import InputError
+from oppa.units import with_noun
 
 NAME = "inputs.json"
 ABSENT = "absent"
@@ -36,7 +37,7 @@ class Inputs:
     def line(self) -> str:
         """Return the line that the head of a record shows."""
         parts = (len(self.arguments), "argument"), (len(self.tasks), "task"), (len(self.files), "file")
-        return f"SHA-256 `{self.digest}` of " + ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in parts)
+        return f"SHA-256 `{self.digest}` of " + ", ".join(with_noun(count, name) for count, name in parts)
 
     @property
     def absent(self) -> list[str]:

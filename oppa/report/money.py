@@ -8,7 +8,7 @@ from oppa.tuning.break_even import REFERENCES, BreakEven
 from oppa.tuning.device_budget import CONTENDERS, total_s
 from oppa.tuning.spending import gpu_hours, in_words, priced, unit
 from oppa.tuning.verification import Interval
-from oppa.units import format_bytes, format_hours, format_seconds
+from oppa.units import format_bytes, format_hours, format_seconds, with_noun
 
 if TYPE_CHECKING:  # it loads torch
     from oppa.tuning.expectation import Expectation
@@ -25,11 +25,11 @@ def expected_lines(expected: "Expectation") -> list[tuple[str, str]]:
         return [
             ("fits", f"no configuration is predicted to fit: the least needs {format_bytes(expected.least_bytes)}, and {usable} is usable")
         ]
-    trials = f"{expected.trials} trials and {expected.repeats} repeats"
-    start = f"if one takes {format_seconds(least_s)} to {format_seconds(most_s)}"
+    trials = f"{with_noun(expected.trials, 'trial')} and {with_noun(expected.repeats, 'repeat')}"
+    starts = f"{with_noun(expected.trials + expected.repeats, 'start')}, if one takes {format_seconds(least_s)} to {format_seconds(most_s)}"
     lines = [
         ("cost", f"{_hours_in_words(known, known.search_s)}: {trials}"),
-        ("starts", f"{_hours_in_words(known, expected.starting_s)} of it: {expected.trials + expected.repeats} starts, {start}"),
+        ("starts", f"{_hours_in_words(known, expected.starting_s)} of it: {starts}"),
     ]
     if expected.too_short >= LIKELY:
         steps, limit = known.limits.settle + known.limits.q_min, format_seconds(known.limits.trial_time_s)
@@ -48,7 +48,7 @@ def most_lines(problem: Problem, configurations: int) -> list[tuple[str, str]]:
     limits = problem.limits
     trials, repeats = min(configurations, limits.trials or configurations), CONTENDERS * limits.repeats
     seconds = min((trials + repeats) * limits.trial_time_s, total_s(problem) or math.inf)
-    counted = f"{trials} trials and {repeats} repeats of up to {format_seconds(limits.trial_time_s)}"
+    counted = f"{with_noun(trials, 'trial')} and {with_noun(repeats, 'repeat')} of up to {format_seconds(limits.trial_time_s)}"
     return [("cost", f"up to {in_words(problem.cluster, limits, seconds)}: {counted}")]
 
 

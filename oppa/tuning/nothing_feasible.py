@@ -30,7 +30,7 @@ def nothing_feasible(study: Study, problem: Problem) -> InfeasibleError:
         )
     counts = Counter(trial.outcome for trial in failed)
     outcomes = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.most_common())
-    message = f"none of the {len(trials)} trials could run: {outcomes}"
+    message = f"none of the {len(trials)} trials could run: {outcomes}" if len(trials) > 1 else f"the only trial could not run: {outcomes}"
     if len(failed) < len(trials):
         message = f"no repeat of a configuration could run: of {len(trials)} trials and repeats, {outcomes}"
     last = next((trial for trial in reversed(failed) if trial.outcome == "failed"), None)

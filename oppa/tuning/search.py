@@ -20,7 +20,7 @@ from oppa.tuning.stopping import StopTest, against
 from oppa.tuning.time_limit import time_limit_s
 from oppa.tuning.trial_executor import TrialExecutor
 from oppa.tuning.worth import worth_of
-from oppa.units import format_seconds
+from oppa.units import format_seconds, with_noun
 
 Reserve = Callable[[Sequence[Trial]], float]
 """A function of the trials so far. It returns the seconds that later trials, such as verification, need."""
@@ -201,7 +201,7 @@ def spent(executor: TrialExecutor, search_trials: int) -> str:
     """Return in words which budget is spent; empty if none is."""
     limits = executor.problem.limits
     if limits.trials is not None and search_trials >= limits.trials:
-        return f"the budget of {limits.trials} trials is spent"
+        return f"the budget of {with_noun(limits.trials, 'trial')} is spent"
     if limits.wall_time_s is not None and executor.spent_s() >= limits.wall_time_s:
         return f"the budget of {format_seconds(limits.wall_time_s)} is spent"
     return ""

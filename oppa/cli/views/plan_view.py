@@ -11,7 +11,7 @@ from oppa.report.money import expected_lines, most_lines
 from oppa.tuning.device_budget import limit_in_words
 from oppa.tuning.plan import TunePlan
 from oppa.tuning.spending import unit
-from oppa.units import format_hours, format_seconds
+from oppa.units import format_hours, format_seconds, with_noun
 
 if TYPE_CHECKING:  # it loads torch
     from oppa.tuning.proxy.plan import ProxyPlan
@@ -46,7 +46,7 @@ def print_plan(plan: TunePlan) -> None:
 def _trials_in_words(plan: TunePlan, limit: int) -> str:
     """Return how many trials the search may take; no configuration is tried twice, except after a search at a smaller size."""
     count = len(plan.candidates)
-    return f"{limit} trials" if plan.proxy or count > limit else f"{count} trials, one of each valid configuration"
+    return with_noun(limit, "trial") if plan.proxy or count > limit else f"{with_noun(count, 'trial')}, one of each valid configuration"
 
 
 def _study_in_words(resumed: "ResumedStudy") -> str:

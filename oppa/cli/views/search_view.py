@@ -18,7 +18,7 @@ from oppa.trials.throughput import estimate, settled
 from oppa.trials.trial import TrialResult
 from oppa.trials.trial_folder import Measurement
 from oppa.tuning.spending import Spending, spending, spent_in_words
-from oppa.units import format_seconds
+from oppa.units import format_seconds, with_noun
 
 REFRESH_S = 0.2
 LOOK_S = 1.0
@@ -165,9 +165,9 @@ class SearchView:
 
     def _budget_text(self) -> str:
         limits, elapsed_s = self._problem.limits, time.monotonic() - self._began_at
-        of_limit = f" of {self._most}" if self._most else ""
+        ran = f"{len(self._searched)} of {with_noun(self._most, 'trial')}" if self._most else with_noun(len(self._searched), "trial")
         left = f", {format_seconds(max(0.0, limits.wall_time_s - elapsed_s))} left" if limits.wall_time_s else ""
-        return f"{len(self._searched)}{of_limit} trials   {format_seconds(elapsed_s)} spent{left}"
+        return f"{ran}   {format_seconds(elapsed_s)} spent{left}"
 
 
 def _one_line(text: str) -> str:

@@ -8,6 +8,7 @@ from rich.markup import escape
 
 from oppa.cli.views import style
 from oppa.study.records import SEARCH
+from oppa.units import with_noun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -46,7 +47,8 @@ def print_problem(
     from oppa.report.money import expected_lines
 
     done = sum(trial.purpose == SEARCH and trial.counts for trial in study.trials())
-    study_line = f"[bold]study[/]  {escape(str(study.folder))}{f', {done} trials done' if done else ''}"
+    so_far = f", {with_noun(done, 'trial')} done" if done else ""
+    study_line = f"[bold]study[/]  {escape(str(study.folder))}{so_far}"
     money = _titled(expected_lines(expected)) if expected and not done else []
     lines = [problem_lines(problem, candidates), *transfer_lines(transfer), *money]
     style.print_rows(style.err(), [*lines, study_line, ""], HEAD)

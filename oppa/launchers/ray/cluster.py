@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from oppa import catalog
 from oppa.launchers.event_line import write_event
+from oppa.units import with_noun
 
 NAMESPACE = "oppa"
 CONNECT_S = 10.0
@@ -40,8 +41,8 @@ class Bundle:
         return bool(node["Alive"]) and all(node["Resources"].get(name, 0) >= count for name, count in self.resources.items())
 
     def __str__(self) -> str:
-        gpus = f"{self.gpus} GPU{'s' * (self.gpus != 1)}" + (f" of type {self.accelerator_type}" if self.accelerator_type else "")
-        return gpus if self.gpus else f"{self.cpus} CPU{'s' * (self.cpus != 1)}"
+        gpus = with_noun(self.gpus, "GPU") + (f" of type {self.accelerator_type}" if self.accelerator_type else "")
+        return gpus if self.gpus else with_noun(self.cpus, "CPU")
 
 
 @contextmanager
