@@ -13,7 +13,7 @@ CONFIDENCE = 0.95
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Holds a value between two ends: a geometric mean of repeats and 95% confidence, or an expectation and 90% of its draws."""
+    """Holds a value between two ends: a geometric mean of repeats and 95% confidence, or a median of predicted draws and 90% of them."""
 
     value: float
     low: float
