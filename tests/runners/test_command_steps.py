@@ -10,34 +10,11 @@ from hypothesis import strategies as st
 
 from oppa import catalog
 from oppa.problem.command_table import formats
+from tests.runners.printed_lines import LIGHTNING, LINES, MEGATRON, TORCHTITAN, TRAINER
 
 _spec = importlib.util.spec_from_file_location("command_steps", catalog.root() / "runners" / "command" / "steps.py")
 steps = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(steps)
-
-MEGATRON = (
-    " [2026-01-01 00:00:00] iteration {:8d}/     100 | consumed samples:   8 | elapsed time per iteration (ms): 500.0 | lm loss: 1.0E+00 |"
-)
-TORCHTITAN = "[titan] 2026-01-01 00:00:00,000 - root - INFO - step: {:2}  loss:  2.50000  grad_norm:  1.00  memory:  1.50GiB(2%)  tps: 9"
-TRAINER = "{{'loss': '2.5', 'grad_norm': '1', 'learning_rate': '5e-05', 'epoch': '0.{}'}}"
-LIGHTNING = "Epoch 0:  10%|#         | {}/100 [00:00<00:00, 30.50it/s, loss=0.0666]"
-LINES = {
-    "megatron": MEGATRON,
-    "torchtitan": TORCHTITAN,
-    "hf-trainer": TRAINER,
-    "lightning": LIGHTNING,
-    "deepspeed": "[INFO] [logging.py:96:log_dist] [Rank 0] step={}, skipped=0, lr=[0.001], mom=[(0.9, 0.999)]",
-    "pytorch-imagenet": "Epoch: [0][{:5}/5005]\tTime  0.500 ( 0.612)\tData  0.100 ( 0.231)\tLoss 2.5000e+00 (2.5e+00)",
-    "fairseq": "INFO | train_inner | epoch 001:     10 / 1000 loss=2.5, nll_loss=2, wps=53351, ups=0.5, wpb=4, num_updates={}, lr=0.0005",
-    "composer": "[epoch=1][batch={}/200]:",
-    "ms-per-step": "[0][{}/400] 500.0 ms/step",
-    "step-ms": "Step {} | loss 2.5 | 500.0 ms | lr 1e-4",
-    "step-s": "iteration {}: loss 2.5, took 0.5 seconds",
-    "progress-bar": " 12%|#         | {}/100 [00:06<00:44,  2.00it/s, loss=2.5]",
-    "s-per-step": "[{}] 0.500 s/it",
-    "steps-per-s": "epoch 1 [{}]: 2.0 it/s",
-    "tokens-per-s": "[{}] throughput 2.0 tokens/s",
-}
 
 
 def facts(text, pattern):

@@ -6,10 +6,39 @@ import pytest
 
 from oppa import catalog
 from oppa.problem.command_table import formats
+from tests.runners.printed_lines import LINES
 
 _spec = importlib.util.spec_from_file_location("recognition", catalog.root() / "runners" / "command" / "recognition.py")
 recognition = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(recognition)
+
+
+MARK = "GPU available: False, used: False"
+OTHERS = {
+    "metric-logger": "Test:  [  {n}/98]  eta: 0:00:10  loss: 0.9 (0.9)  acc1: 70 (71)  time: 0.1  data: 0.0003  max mem: 4012",
+    "mmengine": "- mmengine - INFO - Epoch(val) [1][{n}/625]    eta: 0:01:00  time: 0.1  data_time: 0.01",
+    "timm": "Test: [  {n}/195]  Time: 0.412 (0.430)  Loss: 0.9 (0.9)  Acc@1: 70 (71)",
+    "swin": "INFO Test: [{n}/98]\tTime 0.412 (0.430)\tLoss 0.9 (0.9)\tAcc@1 70 (71)\tMem 9MB",
+    "olmo": "[eval_step={n}/100]",
+}
+"""What the same programs print while they evaluate."""
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_what_a_program_prints_of_a_step_is_recognised(name):
+    seen = recognition.Recognition()
+    seen.read([MARK] if name == "lightning" else [], 0.0)
+    seen.read([LINES[name].format(n) for n in (11, 12)], 1.0)
+    stated = seen.patterns[seen.name].search(LINES[name].format(13)).groupdict()
+    assert seen.name == name
+    assert stated.get("step") in (None, "13", " 13") and stated.get("loss") in (None, "2.5", "2.50000", "2.5000e+00", "1.0E+00")
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_evaluation_is_no_step(name):
+    seen = recognition.Recognition()
+    assert not seen.read([OTHERS[name].format(n=n) for n in (11, 12)], 1.0)
+    assert not seen.patterns[name].search(OTHERS[name].format(n=13))
 
 
 @pytest.mark.parametrize(
