@@ -29,6 +29,7 @@ LINES = {
     "ms-per-step": "[0][{}/400] 500.0 ms/step",
     "step-ms": "Step {} | loss 2.5 | 500.0 ms | lr 1e-4",
     "step-s": "iteration {}: loss 2.5, took 0.5 seconds",
+    "json-lines": '{{"epoch": 0, "step": {}, "loss": 2.5, "time": 0.1}}',
     "progress-bar": " 12%|#         | {}/100 [00:06<00:44,  2.00it/s, loss=2.5]",
     "s-per-step": "[{}] 0.500 s/it",
     "steps-per-s": "epoch 1 [{}]: 2.0 it/s",

@@ -20,6 +20,7 @@ OTHERS = {
     "timm": "Test: [  {n}/195]  Time: 0.412 (0.430)  Loss: 0.9 (0.9)  Acc@1: 70 (71)",
     "swin": "INFO Test: [{n}/98]\tTime 0.412 (0.430)\tLoss 0.9 (0.9)\tAcc@1 70 (71)\tMem 9MB",
     "olmo": "[eval_step={n}/100]",
+    "json-lines": '{{"mode": "val", "step": {n}, "loss": 2.5}}',
 }
 """What the same programs print while they evaluate."""
 
