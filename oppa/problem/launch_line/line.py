@@ -109,12 +109,13 @@ class LaunchLine:
         return dict(self.environment).get(name)
 
 
-def read_line(words: Sequence[str], *, environment: Mapping[str, str]) -> LaunchLine:
+def read_line(words: Sequence[str], *, environment: Mapping[str, str], gpus: int | None = None) -> LaunchLine:
     """Return the parts of a launch line.
 
     Args:
         words: The words that the user typed.
         environment: Variables that scripts inherit.
+        gpus: GPUs of a host, which scripts may ask for; None if their number is not known.
 
     Raises:
         InputError: the line starts no program, or several things; a script in it cannot be resolved; or a program in it starts ranks that
@@ -124,16 +125,16 @@ def read_line(words: Sequence[str], *, environment: Mapping[str, str]) -> Launch
         raise InputError(f"the launch line has {len(words)} words", hint=f"give at most {MOST_WORDS}")
     if separators := [word for word in words if word in ("|", ";", "&&", "||", "&")]:
         raise InputError(f"the launch line has `{separators[0]}`, which only a shell understands", hint="give one command, without a shell")
-    return _Peeling(words, environment).line()
+    return _Peeling(words, environment, gpus).line()
 
 
 class _Peeling:
     """Takes the parts off a launch line, from the left."""
 
-    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str], gpus: int | None) -> None:
         self._typed = tuple(words)
         self._words = list(typed(words))
-        self._inherited = environment
+        self._inherited, self._gpus = environment, gpus
         self._set: dict[str, Word] = {}
         self._stages: list[Stage] = []
         self._folder: Path | None = None
@@ -296,7 +297,8 @@ class _Peeling:
             launch = self._resolved(self.path(script.text), self._words, inherited)
         else:
             shown = dataclasses.replace(script, pieces=script.pieces[:1])
-            launch = read_script(Path("sh -c"), [shown, *self._words[1:]], environment=inherited, text=text, folder=self._folder)
+            words = [shown, *self._words[1:]]
+            launch = read_script(Path("sh -c"), words, environment=inherited, text=text, folder=self._folder, gpus=self._gpus)
         self._words = list(launch.words)
         self._set |= {
             name: self._set.get(name, word) if word.text == self._text_of(name) else word for name, word in launch.environment.items()
@@ -308,7 +310,7 @@ class _Peeling:
 
     def _resolved(self, path: Path, words: Sequence[Word], inherited: Mapping[str, str]) -> ScriptLaunch:
         """Return what a script starts, with the origin of the variables that the line sets in front of it."""
-        launch = read_script(path, words, environment=inherited, folder=self._folder)
+        launch = read_script(path, words, environment=inherited, folder=self._folder, gpus=self._gpus)
         exported = {name: _from_line(value, self._set) for name, value in launch.environment.items()}
         return dataclasses.replace(launch, words=tuple(_from_line(word, self._set) for word in launch.words), environment=exported)
 

@@ -16,7 +16,7 @@ from oppa.plain_text import clipped
 from oppa.problem.bounded_text import read_text, whole_number
 from oppa.problem.launch_line.batch_header import header_of
 from oppa.problem.launch_line.script_launch import ScriptLaunch
-from oppa.problem.launch_line.shell_conditions import condition_holds, joined, matches_pattern
+from oppa.problem.launch_line.shell_conditions import SUCCEEDS, condition_holds, joined, matches_pattern
 from oppa.problem.launch_line.shell_effects import (
     Effects,
     arguments_at,
@@ -52,12 +52,16 @@ from oppa.regular_file import is_file
 MOST_SCRIPTS = 8
 """Most scripts that lead from the launch line to the program."""
 _HINT = f"{GIVE_LINE}: `oppa tune -- torchrun ...`"
-_SUCCEEDS = frozenset(["export", "echo", ":", "set", "cd", "pushd", "source", ".", "module"])
-"""Commands that are taken to succeed: without their success a script has no values to follow."""
 
 
 def read_script(
-    path: Path, words: Sequence[Word], *, environment: Mapping[str, str], text: str | None = None, folder: Path | None = None
+    path: Path,
+    words: Sequence[Word],
+    *,
+    environment: Mapping[str, str],
+    text: str | None = None,
+    folder: Path | None = None,
+    gpus: int | None = None,
 ) -> ScriptLaunch:
     """Return what a script starts.
 
@@ -67,19 +71,19 @@ def read_script(
         environment: Variables that it inherits.
         text: Its text; None: it is read from `path`.
         folder: The folder that it starts in; None for that of oppa.
+        gpus: GPUs of a host; None if their number is not known.
 
     Raises:
         InputError: it cannot be read, starts nothing or several things, or its launch depends on something unknown.
     """
     text = read_text(path, hint="name a shell script") if text is None else text
-    variables = Variables(source=path.name, arguments=words[1:], environment=environment, script=words[0])
+    variables = Variables(source=path.name, arguments=words[1:], environment=environment, script=words[0], gpus=gpus)
     reading = _Reading(variables, folder or Path())
     reading.script(text)
     if not reading.launches:
-        if reading.exit:
-            hint = f"set in front of the line what the script requires, or {_HINT}"
-            raise InputError(f"`{path.name}` ends with {reading.exit}, before it starts a program that oppa recognises", hint=hint)
-        raise InputError(f"`{path.name}` starts no program that oppa recognises", hint=_HINT)
+        what = f"ends with {reading.exit}, before it starts a program" if reading.exit else "starts no program"
+        hint = f"set in front of the line what the script requires, or {_HINT}" if reading.exit else _HINT
+        raise InputError(f"`{path.name}` {what} that oppa recognises", hint=hint)
     if len(reading.launches) > 1:
         places = ", ".join(f"`{first_words(each.words)}` at {each.source}" for each in reading.launches[:3])
         raise InputError(f"`{path.name}` starts several things: {places}", hint=_HINT)
@@ -159,7 +163,7 @@ class _Reading:
             return True if not any(isinstance(part, Expansion) for each in command.assignments for part in each.value) else None
         if words[0].text in ("[", "[[", "test", "true", "false"):
             return self._test(words)
-        return True if words[0].text in _SUCCEEDS else None
+        return True if words[0].text in SUCCEEDS else None
 
     def _test(self, words: Sequence[Word]) -> bool | None:
         if any(self._variables.may_be_stated(each) for each in words):

@@ -14,6 +14,8 @@ SET_LATER = re.compile(
     r"|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|NNODES|NODELIST|PIPESTATUS|SECONDS|EPOCHREALTIME"
 )
 """Variables that a scheduler, a launcher or the shell sets, so that one without a value here may have one there."""
+SUCCEEDS = frozenset(["export", "echo", ":", "set", "cd", "pushd", "source", ".", "module"])
+"""Commands that are taken to succeed: without their success a script has no values to follow."""
 _COMPARED = {"-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge}
 
 

@@ -34,6 +34,9 @@ _SETS = re.compile(r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9]*")
 _LISTED = re.compile(r"^[: ]|[: ]$")
 _BLANKS = re.compile(r"([ \t\n]+)")
+_TORCH_COUNT = re.compile(r"""\s*python3?\s+-c\s+(["'])\s*import torch\s*;\s*print\(torch\.cuda\.device_count\(\)\)\s*;?\s*\1\s*""")
+_DRIVER_COUNT = re.compile(r"\s*nvidia-smi\s+(-L|--list-gpus|--query-gpu=\w+ --format=csv,noheader)\s*\|\s*wc\s+-l\s*")
+"""Commands that print the number of GPUs: that of torch counts those in CUDA_VISIBLE_DEVICES alone."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +50,10 @@ class _Fragment:
 class Variables:
     """Holds the variables of one shell, and expands words."""
 
-    def __init__(self, *, source: str, arguments: Sequence[Word], environment: Mapping[str, str], script: Word) -> None:
-        self.source, self.arguments, self.script = source, tuple(arguments), script
+    def __init__(
+        self, *, source: str, arguments: Sequence[Word], environment: Mapping[str, str], script: Word, gpus: int | None = None
+    ) -> None:
+        self.source, self.arguments, self.script, self._gpus = source, tuple(arguments), script, gpus
         self.exported: dict[str, Word] = {}
         self._environment = environment
         self._set: dict[str, tuple[Word, ...]] = {}
@@ -212,7 +217,7 @@ class Variables:
         if part.kind == "arithmetic":
             return self._arithmetic(part, depth) or missing
         if part.kind == "command":
-            return self._directory(part) or self._expr(part) or missing
+            return self._directory(part) or self._expr(part) or self._gpu_count(part) or missing
         match = _PARAMETER.fullmatch(part.body)
         if match is None:
             return missing
@@ -290,6 +295,16 @@ class Variables:
             return []
         number = compute(" ".join(word.text for word in words))
         return [] if number is None else [WordPiece(text=str(number), origin=f"{self.source}:{part.line}")]
+
+    def _gpu_count(self, part: Expansion) -> list[WordPiece]:
+        """Return the number of GPUs of a host, for the usual ways to ask for it; nothing if it is not known."""
+        count = self._gpus if _DRIVER_COUNT.fullmatch(part.body) or _TORCH_COUNT.fullmatch(part.body) else None
+        visible = self._value("CUDA_VISIBLE_DEVICES", "") if _TORCH_COUNT.fullmatch(part.body) else None
+        if count is None or self.is_unknown("CUDA_VISIBLE_DEVICES") or any(piece.missing for piece in visible or ()):
+            return []
+        if visible:
+            count = min(count, "".join(piece.text for piece in visible).count(",") + 1)
+        return [WordPiece(text=str(count), origin=f"{self.source}:{part.line}")]
 
     def _number(self, name: str) -> str:
         value = self._value(name, "")

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from oppa.problem.launch_line.framework_commands import line_of_command
 from oppa.problem.launch_line.starters import PYTHON, SHELLS, STARTERS
 from oppa.problem.launch_line.words import Word
 
@@ -30,7 +31,7 @@ def _starts(words: Sequence[str]) -> bool:
         return not _CHECKS.fullmatch(first) and module not in _HARMLESS_MODULES and first != ""
     starter = STARTERS.get(names[0])
     if starter is None:
-        return names[0] in SHELLS or names[0].endswith(".sh")
+        return names[0] in SHELLS or names[0].endswith(".sh") or bool(line_of_command(words))
     if starter.kind == "step" and (inner := [name for name in names[1:] if not name.startswith("-")]):
         return inner[-1] not in ("hostname", "nvidia-smi") and "hostname" not in inner
     return (starter.kind != "wrapper" or bool(starter.begins)) and {*starter.begins} <= {*names[1:]}

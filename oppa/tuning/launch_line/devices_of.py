@@ -13,17 +13,32 @@ from oppa.problem.launch_line.words import Word
 from oppa.tuning.launch_line.meaning import LineDevices
 from oppa.tuning.launch_line.mpirun_ranks import ranks_of
 from oppa.tuning.launch_line.options import Options, require_number
+from oppa.tuning.launch_line.program_source import source_of
 
 _EACH = ("auto", "gpu", "cuda")
 _RANKS = re.compile(r"--(nproc[-_]per[-_]node|num[-_]processes|num[-_]gpus|n?gpus|devices)")
 """Options by which a program starts several ranks itself."""
+_RANK_KEYS = re.compile(r"(?:[\w-]+\.)*(?:n?_?gpus|n_gpus_per_node|num_gpus|nproc_per_node|devices|world_size|distributed_world_size)")
+"""Keys in the style of Hydra with the same meaning, such as `trainer.n_gpus_per_node=8`."""
+_STARTS_RANKS = re.compile(
+    r"\b(?:deepspeed\.launcher|torch\.distributed\.(?:run|launcher)|mp\.spawn|multiprocessing\.spawn|notebook_launcher)\b"
+)
+"""Names in the source of a program that starts ranks itself."""
 
 
-def devices_of(line: LaunchLine, machine: Machine, environment: Mapping[str, str], *, stated_hosts: int | None = None) -> LineDevices:
+def devices_of(
+    line: LaunchLine,
+    machine: Machine,
+    environment: Mapping[str, str],
+    *,
+    stated_hosts: int | None = None,
+    stated_per_host: int | None = None,
+) -> LineDevices:
     """Return the devices of a line; a framework's own files may state more.
 
     Args:
         stated_hosts: The number of hosts that the user states besides the line.
+        stated_per_host: The number of devices of a host that the user states besides the line.
 
     Raises:
         InputError: a number is unreadable or unknown, or the number of hosts is elastic.
@@ -33,7 +48,7 @@ def devices_of(line: LaunchLine, machine: Machine, environment: Mapping[str, str
     found = LineDevices(per_host=1, origin="one process") if _is_one_process(line) else LineDevices()
     hosts = _hosts(step, header, environment)
     if launcher is not None and launcher.name == "torchrun":
-        found = _torchrun(launcher, machine, hosts=hosts or stated_hosts)
+        found = _torchrun(launcher, machine, hosts=hosts or stated_hosts, stated=stated_per_host)
     _compare_hosts(step, launcher, found)
     if step is not None and launcher is None:
         hosts = hosts or stated_hosts
@@ -44,10 +59,13 @@ def devices_of(line: LaunchLine, machine: Machine, environment: Mapping[str, str
 
 
 def _is_one_process(line: LaunchLine) -> bool:
-    """Return whether a line starts one rank: a program of Python without a launcher, no option of which asks for several ranks."""
+    """Return whether a line starts one rank: a program of Python without a launcher, which asks for no several ranks."""
     if line.stage("launcher") is not None or not line.is_python:
         return False
-    return not any(_RANKS.fullmatch(option.name) and option.text not in ("", "1") for option in Options(line.arguments).all)
+    options = [*Options(line.arguments).all, *Options(line.arguments, bare=True).all]
+    if any((_RANKS.fullmatch(each.name) or _RANK_KEYS.fullmatch(each.name)) and each.text not in ("", "0", "1") for each in options):
+        return False
+    return _STARTS_RANKS.search(source_of(line)) is None
 
 
 def _compare_hosts(step: Stage | None, launcher: Stage | None, found: LineDevices) -> None:
@@ -60,12 +78,17 @@ def _compare_hosts(step: Stage | None, launcher: Stage | None, found: LineDevice
         raise InputError(message, hint="give both the same number")
 
 
-def _torchrun(launcher: Stage, machine: Machine, *, hosts: int | None) -> LineDevices:
-    """Return the devices of torchrun; `hosts` takes the place of a number that nothing states."""
+def _torchrun(launcher: Stage, machine: Machine, *, hosts: int | None, stated: int | None) -> LineDevices:
+    """Return the devices of torchrun; `hosts` and `stated` take the place of numbers that nothing states."""
     given, nodes = launcher.value("nproc-per-node"), launcher.value("nnodes")
     per_host, origin = 1, "default of torchrun"
     if given is not None and given.text in _EACH:
         per_host, origin = machine.gpus or int(machine.cores), f"{given.text} on this machine"
+    elif given is not None and given.missing and stated is not None:
+        per_host, origin = stated, "--set"
+    elif given is not None and given.missing:
+        message = f"the number of processes of a host is not known, because nothing states `{given.missing[0]}` ({given.origin})"
+        raise InputError(message, hint="state it: `--set cluster.devices_per_host=8`, or the variable in front of the line")
     elif given is not None:
         per_host, origin = _number(given, "--nproc-per-node"), given.origin
     if nodes is not None and (elastic := re.fullmatch(r"(\d+):(\d+)", nodes.text)):

@@ -39,6 +39,8 @@ _READ = frozenset(
     ]
 )
 """Options of a step whose meaning trials have in another way: its size, its folder and its variables."""
+_RANKS = "{devices_per_host}"
+"""Template of the ranks of a host, in place of a number that the line leaves to the host."""
 _CONTAINER = re.compile(r"container-(?!writable|mount-home)\w+")
 
 
@@ -169,6 +171,7 @@ def _stage_words(stage: Stage, meaning: Meaning, *, by_oppa: bool) -> tuple[list
         for name, value in stage.options
         if value is not None and stage.kind == "launcher" and _is_oppas(name, value, by_oppa=by_oppa)
     }
+    ranks = {id(value) for name, value in stage.options if name == "nproc-per-node" and value is not None and value.missing}
     own = list(stage.words)
     for number, each in enumerate(own):
         following = own[number + 1] if number + 1 < len(own) else None
@@ -178,6 +181,9 @@ def _stage_words(stage: Stage, meaning: Meaning, *, by_oppa: bool) -> tuple[list
             if following is not None and id(following) in skipped:
                 continue
         if id(each) in skipped:
+            continue
+        if id(each) in ranks or (each.missing and name_of(each.text) == "nproc-per-node"):
+            words.append(f"{each.text.partition('=')[0]}={_RANKS}" if each.text.startswith("-") else _RANKS)
             continue
         missing += each.missing
         words.append(_with_copy(each, copies))

@@ -29,7 +29,7 @@ from oppa.tuning.launch_line.compose import heading, job_text
 from oppa.tuning.launch_line.line_command import LineCommand, command_of
 from oppa.tuning.launch_line.meaning import EditedFile, Meaning
 from oppa.tuning.launch_line.templates_of import PLACEHOLDER, placeholders
-from oppa.tuning.launch_line.understand import understand
+from oppa.tuning.launch_line.understand import gpus_of_host, understand
 
 FILE = "job.toml"
 _SPLIT = re.compile(r"[A-Za-z_]\w*=[^:{}]+:[^:{}]+")
@@ -96,7 +96,7 @@ def load_line(
     """
     here, given = machine or this_machine(), parse_settings(settings)
     line, meaning = understand(words, environment=environment, settings=given, machine=here)
-    line = dataclasses.replace(line, takes_arguments=_takes_arguments(line, environment))
+    line = dataclasses.replace(line, takes_arguments=_takes_arguments(line, environment, gpus=gpus_of_host(given, here)))
     meaning = _with_model(meaning, given)
     varied = _varied_variables(given)
     settings = [*settings, *_present_values(line, varied)]
@@ -142,12 +142,12 @@ def _present_values(line: LaunchLine, varied: Mapping[str, tuple[str, Mapping[st
             yield f"space.parameters.{name}.default={word.text}"
 
 
-def _takes_arguments(line: LaunchLine, environment: Mapping[str, str]) -> bool:
+def _takes_arguments(line: LaunchLine, environment: Mapping[str, str], *, gpus: int | None) -> bool:
     """Return whether a script hands on to the program, after all others, an argument that is appended to the line."""
     if not line.scripts:
         return True
     try:
-        longer = read_line([*line.typed, _APPENDED], environment=environment)
+        longer = read_line([*line.typed, _APPENDED], environment=environment, gpus=gpus)
     except InputError:
         return False
     return texts(longer.arguments) == [*texts(line.arguments), _APPENDED]

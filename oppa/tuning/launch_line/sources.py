@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from oppa.errors import InputError
-from oppa.problem.bounded_text import read_text
 from oppa.problem.detect import Machine
 from oppa.problem.devices import CPU
 from oppa.problem.launch_line.line import LaunchLine
@@ -16,6 +15,7 @@ from oppa.problem.launch_line.words import Word
 from oppa.problem.settings_text import read_settings
 from oppa.regular_file import is_file
 from oppa.tuning.launch_line.meaning import LineDevices
+from oppa.tuning.launch_line.program_source import source_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,14 +36,8 @@ class LineSources:
 
     @functools.cached_property
     def script(self) -> str:
-        """Return the text of the program; empty if it is no file that can be read."""
-        path = self.line.path(self.line.program.text)
-        if self.line.is_module or path.suffix != ".py" or not is_file(path):
-            return ""
-        try:
-            return read_text(path)
-        except InputError:
-            return ""
+        """Return the text of the program, with that of modules that it only calls; empty if it cannot be read."""
+        return source_of(self.line)
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -8,7 +8,9 @@ from typing import Any, Protocol
 
 from oppa.errors import InputError
 from oppa.problem.detect import Machine, this_machine
+from oppa.problem.launch_line.framework_commands import line_of_command
 from oppa.problem.launch_line.line import LaunchLine, read_line
+from oppa.problem.launch_line.words import texts
 from oppa.tuning.formats.stated import table
 from oppa.tuning.launch_line import accelerate, deepspeed, lightning, megatron, megatron_bridge, plain, torchtitan, trainer
 from oppa.tuning.launch_line.devices_of import devices_of, gpus_in_header
@@ -54,15 +56,27 @@ def understand(
     Raises:
         InputError: the line cannot be understood; see `read_line`, `recognised` and the framework's module.
     """
-    line = read_line(words, environment=environment)
     here = machine or this_machine()
     cluster = table(settings or {}, "cluster")
-    device, hosts = str(cluster.get("device", "")), cluster.get("hosts")
-    devices = devices_of(line, here, environment, stated_hosts=hosts if isinstance(hosts, int) else None)
+    line = read_line(words, environment=environment, gpus=gpus_of_host(settings or {}, here))
+    device, (hosts, per_host) = str(cluster.get("device", "")), (cluster.get(name) for name in ("hosts", "devices_per_host"))
+    devices = devices_of(
+        line,
+        here,
+        environment,
+        stated_hosts=hosts if isinstance(hosts, int) else None,
+        stated_per_host=per_host if isinstance(per_host, int) else None,
+    )
     sources = LineSources(line=line, machine=here, devices=devices, environment=environment, device=device)
     framework, evidence = recognised(sources)
     sources = dataclasses.replace(sources, devices=_devices(sources, framework, settings or {}))
     return line, READERS[framework](sources, evidence=evidence)
+
+
+def gpus_of_host(settings: Mapping[str, Any], machine: Machine) -> int | None:
+    """Return the GPUs that a script of the line counts: as the user states them, else those of this machine."""
+    stated = table(settings, "cluster").get("devices_per_host")
+    return stated if isinstance(stated, int) else machine.gpus or None
 
 
 def _devices(sources: LineSources, framework: str, settings: Mapping[str, Any]) -> LineDevices:
@@ -84,8 +98,18 @@ def _devices(sources: LineSources, framework: str, settings: Mapping[str, Any]) 
         return dataclasses.replace(devices, per_host=per_host, origin="--set")
     if devices.per_host is None and launcher is None and not sources.line.stage("step"):
         name = sources.line.program_name
-        hint = f"give the launch line of torchrun or accelerate that `{name}` starts, or state them: `--set cluster.devices_per_host=8`"
+        same = line_of_command([sources.line.program.text, *texts(sources.line.arguments)], count=_stated_ranks(sources))
+        such = f", such as `{same} ...`" if same else ""
+        hint = (
+            f"give the launch line of torchrun or accelerate that `{name}` starts{such}, or state them: `--set cluster.devices_per_host=8`"
+        )
         if shutil.which(sources.line.program.text, path=sources.environment.get("PATH")) is None:
-            hint = f"`{name}` is no program here, check its spelling; or {hint}"
+            hint = hint if same else f"`{name}` is no program here, check its spelling; or {hint}"
         raise InputError(f"`{name}` may start ranks of its own, so the number of devices is not known", hint=hint)
     return devices
+
+
+def _stated_ranks(sources: LineSources) -> str:
+    """Return the ranks of a host that the usual variable states, else a number that stands for them."""
+    word = sources.line.variable("NPROC_PER_NODE")
+    return word.text if word is not None else sources.environment.get("NPROC_PER_NODE", "8")

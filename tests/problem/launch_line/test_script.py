@@ -12,8 +12,8 @@ from oppa.problem.launch_line.shell_arithmetic import compute
 from oppa.problem.launch_line.words import texts, typed
 
 
-def launch(text: str, *arguments: str, **environment: str) -> ScriptLaunch:
-    return read_script(Path("run.sh"), typed(["run.sh", *arguments]), environment=environment, text=text)
+def launch(text: str, *arguments: str, gpus: int | None = None, **environment: str) -> ScriptLaunch:
+    return read_script(Path("run.sh"), typed(["run.sh", *arguments]), environment=environment, text=text, gpus=gpus)
 
 
 def words(text: str, *arguments: str, **environment: str) -> list[str]:
@@ -46,6 +46,28 @@ def words(text: str, *arguments: str, **environment: str) -> list[str]:
 )
 def test_a_script_is_followed(text, expected) -> None:
     assert words(text, "small", PRE="pre")[: len(expected)] == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        ("$(nvidia-smi -L | wc -l)", "8"),
+        ("$(nvidia-smi --query-gpu=name --format=csv,noheader | wc -l)", "8"),
+        ("$(python -c 'import torch; print(torch.cuda.device_count())')", "4"),
+        ('`python3 -c "import torch;print(torch.cuda.device_count())"`', "4"),
+    ],
+)
+def test_a_script_that_counts_the_gpus_gets_those_of_a_host(count, expected) -> None:
+    text = f"N={count}\ntorchrun t.py $((N * 2))"
+    visible = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    words = launch(text, gpus=8, **visible).words
+    assert words[-1].text == str(2 * int(expected))
+    assert launch(text, **visible).words[-1].missing and launch(f"N={count}x\ntorchrun t.py $N", gpus=8).words[-1].text.endswith("x")
+
+
+def test_a_number_of_gpus_that_an_unknown_value_restricts_is_not_guessed() -> None:
+    text = "export CUDA_VISIBLE_DEVICES=$(pick)\ntorchrun t.py $(python -c 'import torch; print(torch.cuda.device_count())')"
+    assert launch(text, gpus=8).words[-1].missing
 
 
 def test_every_word_knows_where_it_was_written() -> None:

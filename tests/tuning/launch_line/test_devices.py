@@ -78,6 +78,7 @@ def test_a_number_of_hosts_that_nothing_states_is_asked_for(tmp_path, monkeypatc
         f"./train {BATCH}",
         f"python train.py --devices 4 {BATCH}",
         f"python -m train --nproc-per-node=4 {BATCH}",
+        f"python -m main_ppo trainer.n_gpus_per_node=8 {BATCH}",
     ],
 )
 def test_a_program_that_may_start_ranks_itself_is_not_taken_for_one_process(line) -> None:
@@ -85,6 +86,54 @@ def test_a_program_that_may_start_ranks_itself_is_not_taken_for_one_process(line
         devices(line)
     assert "launch line of torchrun or accelerate" in refused.value.hint
     assert devices(line, devices_per_host=4) == (1, 4)
+
+
+def test_a_program_whose_source_starts_ranks_is_not_taken_for_one_process(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "start.py").write_text("import deepspeed.launcher.runner\ndeepspeed.launcher.runner.main()\n")
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "main.py").write_text("from jobs.ranks import run\nrun()\n")
+    (tmp_path / "jobs" / "ranks.py").write_text("def run():\n    torch.multiprocessing.spawn(train)\n")
+    for program in ("start.py", "jobs/main.py", "-m jobs.main"):
+        with pytest.raises(InputError, match="may start ranks of its own"):
+            devices(f"python {program} {BATCH}")
+
+
+@pytest.mark.parametrize(
+    ("line", "same"),
+    [
+        ("NPROC_PER_NODE=4 swift sft --model m", "`torchrun --nproc-per-node 4 -m swift.cli.sft ...`"),
+        ("llamafactory-cli train sft.yaml", "`torchrun --nproc-per-node 8 -m llamafactory.launcher ...`"),
+        ("axolotl train sft.yml", "`accelerate launch --num_processes 8 -m axolotl.cli.train ...`"),
+    ],
+)
+def test_the_command_of_a_framework_is_answered_with_the_line_that_starts_the_same_ranks(line, same, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.sh").write_text(f"export TOKENIZERS_PARALLELISM=false\n{line}\n")
+    for typed in (line, "bash run.sh"):
+        with pytest.raises(InputError, match="may start ranks of its own") as refused:
+            devices(typed)
+        assert f"such as {same}" in refused.value.hint
+
+
+def test_a_number_of_ranks_that_nothing_states_is_asked_for(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.sh").write_text(f"torchrun --nproc-per-node $(count_gpus) train.py {BATCH}\n")
+    with pytest.raises(
+        InputError, match=r"the number of processes of a host is not known, because nothing states `\$\(count_gpus\)`"
+    ) as refused:
+        devices("bash run.sh")
+    assert "--set cluster.devices_per_host=8" in refused.value.hint
+    assert devices("bash run.sh", devices_per_host=4) == (1, 4)
+
+
+@pytest.mark.parametrize("option", ["--nproc-per-node $(count_gpus)", "--nproc_per_node=$(count_gpus)"])
+def test_trials_start_the_ranks_that_the_user_states_for_a_number_of_the_host(option, job) -> None:
+    settings = ["cluster.devices_per_host=4", "batch.global_batch=16"]
+    made = job(f"bash run.sh {BATCH}", {"run.sh": f'torchrun {option} train.py "$@"\n', "train.py": ""}, settings=settings)
+    name = option.partition("$")[0]
+    assert " ".join(made.problem.command.argv).startswith(f"torchrun {name}{{devices_per_host}} train.py")
+    assert made.problem.cluster.devices == 4
 
 
 @pytest.mark.parametrize("line", [f"python train.py {BATCH}", f"python -m train --devices 1 {BATCH}", f"./train.py {BATCH}"])

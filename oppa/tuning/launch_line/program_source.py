@@ -1,0 +1,40 @@
+"""Read the source of the program that a launch line starts, with that of the module to which a short program hands over."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from oppa.errors import InputError
+from oppa.problem.bounded_text import read_text
+from oppa.problem.launch_line.line import LaunchLine
+from oppa.regular_file import is_file
+
+_OWN_WORK = re.compile(r"Trainer\b|Parser\b|\.backward\(|^class\s", re.MULTILINE)
+"""Marks of a program that is more than a call of another module."""
+_IMPORTED = re.compile(r"^[ \t]*from ([A-Za-z_][\w.]*) import ", re.MULTILINE)
+
+
+def source_of(line: LaunchLine) -> str:
+    """Return the text of the program, with that of local modules that it imports if it only calls them; empty if it cannot be read."""
+    name = f"{line.program.text.replace('.', '/')}.py" if line.is_module else line.program.text
+    path = line.path(name)
+    text = _text(path)
+    if not text or _OWN_WORK.search(text):
+        return text
+    return "\n".join([text, *_imported(text, (line.path("."), path.parent))])
+
+
+def _imported(text: str, folders: tuple[Path, ...]) -> Iterator[str]:
+    """Yield the texts of the modules that a program imports names from, as far as the folders have them."""
+    for module in dict.fromkeys(_IMPORTED.findall(text)):
+        yield next(filter(None, (_text(folder / f"{module.replace('.', '/')}.py") for folder in folders)), "")
+
+
+def _text(path: Path) -> str:
+    """Return the text of a Python file; empty if it cannot be read."""
+    if path.suffix != ".py" or not is_file(path):
+        return ""
+    try:
+        return read_text(path)
+    except InputError:
+        return ""
