@@ -17,8 +17,9 @@ from oppa.problem.launch_line.line import Stage
 from oppa.regular_file import is_file
 from oppa.tuning.formats.accelerate import is_hybrid, stage_of
 from oppa.tuning.formats.deepspeed import key_of
-from oppa.tuning.formats.transformers import ACCUMULATED, MICRO, RECOMPUTE
+from oppa.tuning.formats.transformers import ACCUMULATED, MICRO
 from oppa.tuning.launch_line.argument_file import in_sole_file
+from oppa.tuning.launch_line.batch_hint import batch_hints
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, LineDevices, Meaning, StatedFact
 from oppa.tuning.launch_line.options import require_number
@@ -28,7 +29,6 @@ from oppa.tuning.launch_line.templates_of import names_placeholders, templates
 from oppa.tuning.launch_line.trainer import (
     ALIASES,
     BATCH_WORDS,
-    RECOMPUTE_WORDS,
     SHARDED_IN_HOST,
     TRAINER_ADDED,
     TRAINER_STEPS,
@@ -165,7 +165,8 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         return _with_trainer(meaning, sources, states_precision=file is not None and bool(file.precision))
     if names:
         return meaning
-    return dataclasses.replace(meaning, hints=(_UNKNOWN_BATCH.format(program=sources.line.program_name),))
+    hints = [*batch_hints(sources)] or [_UNKNOWN_BATCH.format(program=sources.line.program_name)]
+    return dataclasses.replace(meaning, hints=tuple(hints))
 
 
 def _deepspeed_file(effective: Effective, sources: LineSources) -> DeepSpeedFile | None:
@@ -229,7 +230,7 @@ def _with_trainer(meaning: Meaning, sources: LineSources, *, states_precision: b
     replaced = {"logging_steps"}
     if trainer.recomputes:
         meaning = _with_recompute(meaning, trainer)
-        replaced |= {*RECOMPUTE}
+        replaced |= {*trainer.program.recompute}
     if states_batch := trainer.states(MICRO) or not names_placeholders(sources.line.arguments):
         replaced |= {MICRO, ACCUMULATED}
     meaning = dataclasses.replace(meaning, words=tuple(templates(trainer.options.without(replaced))))
@@ -254,7 +255,7 @@ def _with_recompute(meaning: Meaning, trainer: TrainerArguments) -> Meaning:
     return dataclasses.replace(
         _with_setting(meaning, "recompute", "full", trainer.origins["recompute"]),
         files=tuple(file for file in files if file.keys),
-        arguments={"recompute": RECOMPUTE_WORDS},
+        arguments={"recompute": trainer.program.recompute_words},
         aliases=ALIASES,
         choices={**meaning.choices, "recompute": ["none", "full"]},
     )

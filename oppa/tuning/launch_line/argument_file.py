@@ -40,9 +40,11 @@ def in_sole_file(meaning: Meaning, sources: LineSources, values: Mapping[str, An
     choices: dict[str, Any] = {}
     if not _states_batch(meaning.files[len(of_launcher) :]):
         keys |= {MICRO: "{micro_batch}", ACCUMULATED: "{num_microbatches}"}
-    if isinstance(meaning.arguments.get("recompute"), Mapping) and len(meaning.arguments["recompute"]) > 1:
-        name = next((name for name in RECOMPUTE if name in values), RECOMPUTE[0])
-        keys[name] = {"recompute": {"none": False, "full": True}}
+    worded = meaning.arguments.get("recompute")
+    if isinstance(worded, Mapping) and len(worded) > 1:
+        option = worded["full"][0].lstrip("-")
+        name = next((name for name in RECOMPUTE if name in values), option) if option in RECOMPUTE else option
+        keys[name] = {"recompute": {choice: words[1] == "true" for choice, words in worded.items()}}
         choices["recompute"] = ["none", "full"]
     copy = EditedFile(name=_NAME, path=sources.line.path(word.text), keys=keys, present={key: values.get(key) for key in keys})
     choices |= {name: values for name, values in meaning.choices.items() if of_launcher and name in _OF_LAUNCHERS}

@@ -9,6 +9,7 @@ from oppa.errors import InputError
 from oppa.problem.bounded_text import read_text, whole_number
 from oppa.problem.configuration import Value
 from oppa.problem.launch_line.line import Stage
+from oppa.tuning.launch_line.batch_hint import batch_hints
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.meaning import LineDevices, Meaning
 from oppa.tuning.launch_line.options import Options
@@ -27,7 +28,10 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     option = options.get("deepspeed_config")
     words = templates(sources.line.arguments)
     if option is None or not option.values:
-        hint = "the program builds its configuration from options of its own: name `{micro_batch}` and others in the line"
+        hint = next(
+            batch_hints(sources),
+            "the program builds its configuration from options of its own: name `{micro_batch}` and others in the line",
+        )
         return Meaning(
             framework="deepspeed",
             evidence=evidence,
@@ -43,7 +47,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     settings |= {"micro_batch": micro} if micro else {}
     settings |= {"dp": sources.devices.count} if sources.devices.count and "pipeline" not in file.values and not has_pipeline else {}
     loads = _takes_batch_from_file(sources, options)
-    hints = [] if loads else ["the program's own batch argument is unknown: name it `{micro_batch}`"]
+    hints = [] if loads else [next(batch_hints(sources), "the program's own batch argument is unknown: name it `{micro_batch}`")]
     edited = file.edited(batch="all" if loads and micro and global_batch else "none", more={"steps_per_print": 1})
     varied = ["zero_stage"] * (len(file.stages) > 1) + ["micro_batch"] * (loads and bool(micro) and bool(global_batch))
     return Meaning(

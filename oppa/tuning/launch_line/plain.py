@@ -1,15 +1,19 @@
 """Understand a launch line without a mark of a framework: the placeholders that the user typed are what may vary."""
 
+import itertools
 import re
 from collections.abc import Iterator
 
 from oppa.problem.configuration import Value
 from oppa.problem.inline_choices import read_inline_choices
+from oppa.tuning.launch_line.batch_hint import batch_hints
 from oppa.tuning.launch_line.meaning import Meaning
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
 
-_OPTION = re.compile(r"""add_argument\(\s*["'](--[\w-]*(?:batch|accum|worker|bucket|compile|checkpointing|prefetch)[\w-]*)["']""")
+_OPTION = re.compile(
+    r"""add_argument\(\s*(?:["']-\w["'],\s*)?["'](--[\w-]*(?:batch|accum|worker|bucket|compile|checkpointing|prefetch)[\w-]*)["']"""
+)
 """Options of argparse whose names suggest that they change the speed."""
 _MOST = 6
 
@@ -30,7 +34,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         settings=present,
         origins=dict.fromkeys(present, "line"),
         words=tuple(words),
-        hints=tuple(_options_to_name(sources)) if not present else (),
+        hints=tuple(itertools.islice((*batch_hints(sources), *_options_to_name(sources)), 1)) if not present else (),
         missing=sources.missing,
     )
 

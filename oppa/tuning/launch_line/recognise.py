@@ -12,6 +12,7 @@ from oppa.problem.launch_line.words import Word
 from oppa.tuning.launch_line.meaning import TITLES
 from oppa.tuning.launch_line.options import Options
 from oppa.tuning.launch_line.sources import LineSources
+from oppa.tuning.launch_line.trainer_program import TRANSFORMERS, program_of
 
 _MEGATRON = [
     "--tensor-model-parallel-size",
@@ -30,6 +31,8 @@ _MEGATRON_ALONE = ("--tensor-model-parallel-size", "--pipeline-model-parallel-si
 """Options that no other program has; the others alone may be those of a trainer of one's own."""
 _BRIDGE = re.compile(r"(model\.\w+_model_parallel_size|train\.(global|micro)_batch_size|checkpoint\.\w+|logger\.\w+|scheduler\.\w+)=")
 _TRAINER = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "model_name_or_path", "output_dir")
+_OTHERS = r"(axolotl|olmo_core)\."
+_LOOP = re.compile(r"\.backward\(|\bAccelerator\(|\bDataLoader\(|\bArgumentParser\(|\bdeepspeed\.initialize\(")
 _OPTION = re.compile(r"--[A-Za-z][\w.-]*")
 _SOLE = {
     "megatron": re.compile(rf"({'|'.join(_MEGATRON_ALONE)})(?==|$)"),
@@ -84,7 +87,9 @@ def reads_trainer_arguments(sources: LineSources) -> str:
     """Return what shows that the program reads the arguments of Transformers' Trainer; empty if nothing does."""
     if not sources.line.is_python:
         return ""  # a command has defaults of its own
-    if "no_trainer" in sources.line.program_name or (sources.script and _has_own_loop(sources.script)):
+    if "no_trainer" in sources.line.program_name or _reads_other_names(sources):
+        return ""
+    if program_of(sources) is TRANSFORMERS and _has_own_loop(sources.script):
         return ""
     options = trainer_options(sources)
     stated = [name for name in _TRAINER if name in options]
@@ -103,9 +108,15 @@ def reads_trainer_arguments(sources: LineSources) -> str:
 
 
 def _has_own_loop(script: str) -> bool:
-    """Return whether a script has no Trainer and no parser of its arguments, or declares the Trainer's arguments itself."""
+    """Return whether a script has a loop, without a Trainer or a parser of its arguments, or declares the Trainer's arguments itself."""
     declares = re.search(rf"""add_argument\(\s*["']--({"|".join(_TRAINER[:2])})["']""", script)
-    return declares is not None or not re.search(r"\w*Trainer\b|\b(?!ArgumentParser\b)\w*Parser\b", script)
+    has_trainer = re.search(r"\w*Trainer\b|\b(?!ArgumentParser\b)\w*Parser\b", script)
+    return declares is not None or (has_trainer is None and _LOOP.search(script) is not None)
+
+
+def _reads_other_names(sources: LineSources) -> bool:
+    """Return whether the program is known to read some of the Trainer's names, and others in their own way, as axolotl does."""
+    return re.match(_OTHERS, sources.line.program.text) is not None or sources.imports(rf"\b{_OTHERS}")
 
 
 def positional_file(options: Options, sources: LineSources) -> Word | None:

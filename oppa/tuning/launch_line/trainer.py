@@ -15,10 +15,8 @@ from oppa.tuning.formats.deepspeed import BATCH, key_of
 from oppa.tuning.formats.transformers import (
     ACCUMULATED,
     BUCKET,
-    DEFAULTS,
     FSDP_RECOMPUTES,
     MICRO,
-    RECOMPUTE,
     is_hybrid,
     stage_of,
 )
@@ -30,13 +28,13 @@ from oppa.tuning.launch_line.options import Options, require_consistent
 from oppa.tuning.launch_line.recognise import positional_file, trainer_options
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
+from oppa.tuning.launch_line.trainer_program import TRANSFORMERS, TrainerProgram, program_of
 
 _LENGTHS = ("block_size", "max_seq_length", "max_seq_len", "max_length", "model_max_length", "cutoff_len", "seq_length")
 BATCH_WORDS = {"micro_batch": [f"--{MICRO}", "{micro_batch}", f"--{ACCUMULATED}", "{num_microbatches}"]}
 """Words of the parameter that divides the batch."""
 TRAINER_ADDED, TRAINER_STEPS = ("--logging_steps", "1"), {"format": "hf-trainer"}
 """Words that let the Trainer print each step, and the format of its steps."""
-RECOMPUTE_WORDS = {"none": ["--gradient_checkpointing", "false"], "full": ["--gradient_checkpointing", "true"]}
 ALIASES = {"--activation_checkpointing": ("recompute",)}
 """Arguments that state parameters in other words than trials have, with these parameters."""
 _MEASURED = ("logging_steps", "logging_strategy")
@@ -44,12 +42,9 @@ _PRECISIONS = ("bf16", "fp16")
 _ON, _OFF = ("", "true", "1", "yes"), ("false", "0", "no")
 _REMOVE = "remove one of the two"
 _WORKERS, _LIGER = "dataloader_num_workers", "use_liger_kernel"
-_TRL = re.compile(r"\b(SFT|DPO|GRPO|RLOO|KTO|ORPO|CPO|PPO|BCO|GKD|XPO|OnlineDPO|NashMD|Reward|PRM)Config\b")
-"""Arguments of TRL's trainers, which extend those of Transformers."""
-_BY_TRL = "default of TRL"
 SHARDED_IN_HOST = "FSDP shards within each host, and predictions shard over all ranks, so a rank needs more memory than predicted"
 _READ = (
-    *(MICRO, ACCUMULATED, *_PRECISIONS, "deepspeed", "fsdp", "fsdp_config", *RECOMPUTE),
+    *(MICRO, ACCUMULATED, *_PRECISIONS, "deepspeed", "fsdp", "fsdp_config"),
     *("torch_compile", _LIGER, _WORKERS, BUCKET, "use_cpu", "model_name_or_path", "config_name", "config", *_LENGTHS),
 )
 """Arguments that decide what is understood."""
@@ -63,14 +58,15 @@ class TrainerArguments:
     values: Mapping[str, Any]
     """Arguments in a file such as `--config recipe.yaml`."""
     file: str = ""
-    is_trl: bool = False
-    """True if the program reads TRL's arguments. They turn recomputation and bf16 on by default (trl/trainer/base_config.py)."""
+    program: TrainerProgram = TRANSFORMERS
+    devices: int | None = None
+    """Number of ranks; None if it is not known."""
 
     @classmethod
     def of(cls, sources: LineSources) -> "TrainerArguments":
         """Return the arguments of a line; raises InputError if one is stated twice, or if two exclude each other."""
-        options = trainer_options(sources)
-        require_consistent(options, _READ)
+        options, program = trainer_options(sources), program_of(sources)
+        require_consistent(options, [*_READ, *program.recompute])
         named = options.get("config")
         values: Mapping[str, Any] = {}
         if named and named.values and PurePath(named.text).suffix in (".yaml", ".yml", ".json") and sources.local_file(named.text):
@@ -79,18 +75,20 @@ class TrainerArguments:
             values = sources.contents(positional)
         source = named.text if named else positional_file(options, sources)
         file = PurePath(source if isinstance(source, str) else source.text if source else "").name
-        is_trl = sources.imports(r"\btrl\b") and _TRL.search(sources.script) is not None
-        found = cls(options=options, values=values, file=file, is_trl=is_trl)
+        found = cls(options=options, values=values, file=file, program=program, devices=sources.devices.count)
+        if program.takes_keys and values and len(sources.line.arguments) > 1:
+            message = f"{program.title} takes arguments after `{file}` as `key=value`, and trials state theirs as options"
+            raise InputError(message, hint=f"write them into `{file}`, which trials get copies of")
         if found.text("deepspeed") and found.is_sharded_by_torch:
             raise InputError("the launch line contradicts itself: Transformers refuses `--fsdp` with `--deepspeed`", hint=_REMOVE)
         return found
 
     def number(self, name: str) -> tuple[int, str]:
-        """Return a number with its origin: the line, the file, or the default of Transformers."""
+        """Return a number with its origin: the line, the file, or the program's default."""
         if (found := self.options.number(name)) is not None:
             return found, self.options.origin(name)
         if (found := self._whole_in_file(name)) is None:
-            return DEFAULTS[name], "default of Transformers"
+            return self.program.default(name, micro=self.whole(MICRO), devices=self.devices), f"default of {self.program.title}"
         if found < 1:
             raise self._wrong(name, "is less than 1", hint="use 1 or more")
         return found, self.file
@@ -126,7 +124,8 @@ class TrainerArguments:
     @property
     def recomputes(self) -> bool:
         """Return whether the model recomputes its layers, apart from FSDP's own recomputation."""
-        return any(map(self.is_on, RECOMPUTE)) or (self.is_trl and not any(map(self.states, RECOMPUTE)))
+        stated = [self.is_on(name) for name in self.program.recompute if self.states(name)]
+        return any(each is self.program.recompute_on for each in stated) if stated else self.program.recomputes
 
     def text(self, name: str) -> str:
         """Return the text of an argument; empty if it is not stated."""
@@ -159,23 +158,26 @@ class TrainerArguments:
         """Return the origins of what switches state."""
         named = {
             "precision": ("bf16", "fp16"),
-            "recompute": RECOMPUTE,
+            "recompute": self.program.recompute,
             "zero_stage": ("fsdp",),
             "fsdp_offload": ("fsdp",),
         }
         named |= {"dp_bucket_mb": (BUCKET,), _WORKERS: (_WORKERS,), _LIGER: (_LIGER,), "bf16": ("bf16",)}
         stated = {ours: next((name for name in names if self.states(name)), "") for ours, names in named.items()}
-        by_trl = dict.fromkeys(("precision", "recompute", "bf16") if self.is_trl else (), _BY_TRL)
-        return by_trl | {ours: self.options.origin(name) or self.file for ours, name in stated.items() if name}
+        program = self.program
+        own = [*(["precision", "bf16"] if program.is_bf16 else []), *(["recompute"] if program.recomputes else [])]
+        return dict.fromkeys(own, f"default of {program.title}") | {
+            ours: self.options.origin(name) or self.file for ours, name in stated.items() if name
+        }
 
     @property
     def precision(self) -> str:
         """Return the precision; raises InputError if two are on."""
         if self.is_on("bf16") and self.is_on("fp16"):
             raise InputError("the launch line contradicts itself: `--bf16` and `--fp16`", hint=_REMOVE)
-        if self.is_on("fp16"):
+        if self.is_on("fp16") or self.text(self.program.dtype) in ("float16", "float32"):
             return "fp16"
-        return "bf16" if self.is_on("bf16") or (self.is_trl and not self.states("bf16")) else "fp32"
+        return "bf16" if self.is_on("bf16") or (self.program.is_bf16 and not self.states("bf16")) else "fp32"
 
     @property
     def leaves_precision_open(self) -> bool:
@@ -186,7 +188,7 @@ class TrainerArguments:
         """Return `[model]` from a local config.json, its origin, and what would state it otherwise."""
         is_stated = (name in self.options or type(self.values.get(name)) is int for name in _LENGTHS)  # another value may have its use
         length = next((found for name, given in zip(_LENGTHS, is_stated, strict=True) if given and (found := self.whole(name))), None)
-        return local_model(sources, self.text("model_name_or_path") or self.text("config_name"), length)
+        return local_model(sources, self.text(self.program.model) or self.text("config_name"), length)
 
 
 def _json(text: str) -> Any:
@@ -257,12 +259,21 @@ def _by_torch(meaning: Meaning, sources: LineSources, arguments: TrainerArgument
     options, count = arguments.options, meaning.devices.count or 1
     settings = {**meaning.settings, "zero_stage": 0, **({"bf16": True} if arguments.precision == "bf16" else {})}
     settings |= {_WORKERS: workers} if (workers := arguments.whole(_WORKERS, least=0)) else {}
-    words: dict[str, Any] = {**BATCH_WORDS, "recompute": RECOMPUTE_WORDS}
+    words: dict[str, Any] = {**BATCH_WORDS, "recompute": arguments.program.recompute_words}
     choices: dict[str, Any] = {"torch_compile": [arguments.is_on("torch_compile")]}
     if arguments.is_on(_LIGER):
         choices[_LIGER], settings[_LIGER] = [True], True
     own = _fsdp_recompute(sources, arguments)
-    replaced = {MICRO, ACCUMULATED, *(RECOMPUTE if not own else ()), "torch_compile", _LIGER, _WORKERS, BUCKET, *_MEASURED}
+    replaced = {
+        MICRO,
+        ACCUMULATED,
+        *(arguments.program.recompute if not own else ()),
+        "torch_compile",
+        _LIGER,
+        _WORKERS,
+        BUCKET,
+        *_MEASURED,
+    }
     meaning = dataclasses.replace(meaning, space="transformers", words=tuple(templates(options.without(replaced))))
     if arguments.is_sharded_by_torch:
         meaning = _by_fsdp(dataclasses.replace(meaning, settings=settings, arguments=words, choices=choices), sources, arguments)
@@ -344,7 +355,7 @@ def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArgu
     edited = file.edited(batch="all but auto")
     words = [
         re.sub(re.escape(file.text) + "$", "{ds}", each) if file.text in each else each
-        for each in templates(options.without({MICRO, ACCUMULATED, *RECOMPUTE, *_MEASURED}))
+        for each in templates(options.without({MICRO, ACCUMULATED, *arguments.program.recompute, *_MEASURED}))
     ]
     return dataclasses.replace(
         meaning,
@@ -353,7 +364,7 @@ def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArgu
         origins={**meaning.origins, **dict.fromkeys([*file.settings, *(["precision"] if by_file else [])], file.shown)},
         space="deepspeed" if meaning.model else "",
         words=(*words, *(() if "deepspeed" in options else ("--deepspeed", "{ds}"))),
-        arguments={**BATCH_WORDS, "recompute": RECOMPUTE_WORDS},
+        arguments={**BATCH_WORDS, "recompute": arguments.program.recompute_words},
         files=(edited,),
         choices={"recompute": ["none", "full"], **({"zero_stage": file.stages} if len(file.stages) > 1 else {})},
         conflicts=tuple(conflicts),
@@ -363,6 +374,7 @@ def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArgu
 def _deepspeed_file(sources: LineSources, arguments: TrainerArguments) -> DeepSpeedFile:
     """Return the file of DeepSpeed that the line or its file of arguments names; raises InputError if it cannot be read."""
     if (option := arguments.options.get("deepspeed")) is not None:
+        arguments.program.require_own_file(option.text)
         return DeepSpeedFile.of(sources, option)
     name = arguments.values["deepspeed"]
     if not isinstance(name, str):

@@ -1,0 +1,54 @@
+"""Suggest how a program of an unknown framework names its micro-batch, from the options, keys and files that its line states."""
+
+import re
+from collections.abc import Iterator
+
+from oppa.problem.bounded_text import whole_number
+from oppa.tuning.launch_line.options import Options
+from oppa.tuning.launch_line.recognise import positional_file, trainer_options
+from oppa.tuning.launch_line.sources import LineSources
+
+_OF_RANK = re.compile(r"(?i).*(micro|(per_?)?device|per_?(gpu|rank)).*batch.*|.*batch.*(per_?(gpu|rank|device)).*|mbs")
+_ANY = re.compile(r"(?i)(.*[_.-])?batch([_-]?size)?|bs")
+_OTHER = re.compile(r"(?i).*(eval|val|test|global|total|tokens|logprob|log_prob|rollout|generation|forward).*")
+_AXOLOTL = "micro_batch_size"
+
+
+def batch_hints(sources: LineSources) -> Iterator[str]:
+    """Yield a hint that names the argument of the batch, with its present value first; nothing if the line shows none."""
+    stated = list(_stated(sources))
+    for pattern in (_OF_RANK, _ANY):
+        for name, value, joint, where in stated:
+            if pattern.fullmatch(name.lstrip("-+").replace("-", "_")):
+                yield f"`{name}{joint}{value}` is stated: if that is the batch of a rank, name it{where}: `{_named(name, value, joint)}`"
+                return
+    yield from _of_axolotl(sources)
+
+
+def _stated(sources: LineSources) -> Iterator[tuple[str, int, str, str]]:
+    """Yield options and keys of the line with a number, each with what is between name and value, and where a placeholder is read."""
+    for bare in (False, True):
+        for option in Options(sources.line.arguments, bare=bare).all:
+            number = whole_number(option.text)
+            if number and not _OTHER.fullmatch(option.name):
+                name, equals, _ = option.words[0].text.partition("=")
+                where = "" if option.words[-1].is_typed else " in the launch line itself, in place of its script"
+                yield name, number, "=" if equals else " ", where
+
+
+def _of_axolotl(sources: LineSources) -> Iterator[str]:
+    """Yield how the line of axolotl overrides the batch of its file."""
+    word = positional_file(trainer_options(sources), sources)
+    values = sources.contents(word) if word is not None and sources.line.program.text.startswith("axolotl.") else {}
+    micro, steps = values.get(_AXOLOTL), values.get("gradient_accumulation_steps")
+    if word is not None and type(micro) is int and micro > 0:
+        words = f"{_named(f'--{_AXOLOTL}', micro, '=')} --gradient_accumulation_steps={{num_microbatches}}"
+        devices, accumulated = sources.devices.count, steps if type(steps) is int else 1
+        batch = f" and `--set batch.global_batch={micro * accumulated * devices}`" if devices else ""
+        yield f"`{word.text}` states `{_AXOLOTL}: {micro}`: let the line override it, with `{words}`{batch}"
+
+
+def _named(name: str, value: int, joint: str) -> str:
+    """Return an option whose value is a placeholder for the micro-batch."""
+    choices = ",".join(str(each) for each in dict.fromkeys((max(value // 2, 1), value, 2 * value)))
+    return f"{name}{joint}'{{micro_batch={value}:{choices}}}'"

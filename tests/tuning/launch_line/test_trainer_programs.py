@@ -1,0 +1,116 @@
+"""The defaults and names of programs that read the Trainer's arguments in their own way are known."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from oppa.errors import InputError
+from oppa.tuning.launch_line.understand import understand
+from tests.tuning.launch_line.conftest import CPUS
+
+BATCH = "--per_device_train_batch_size 2 --output_dir out"
+RECIPE = "per_device_train_batch_size: 2\ngradient_accumulation_steps: 4\noutput_dir: out\nbf16: true\n"
+LORA = "base_model: m\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\noutput_dir: out\nbf16: auto\n"
+LAUNCHER = "torchrun --nproc-per-node 8 -m llamafactory.launcher sft.yaml"
+
+
+@pytest.mark.parametrize(
+    ("line", "files", "recompute", "precision"),
+    [
+        (f"accelerate launch --num_processes 8 -m trl.scripts.sft {BATCH}", {}, "full", "bf16"),
+        (f"accelerate launch --num_processes 8 -m trl.scripts.sft {BATCH} --gradient_checkpointing false --bf16 false", {}, None, ""),
+        (LAUNCHER, {"sft.yaml": RECIPE}, "full", "bf16"),
+        (LAUNCHER, {"sft.yaml": f"{RECIPE}disable_gradient_checkpointing: true\n"}, "none", "bf16"),
+        (f"torchrun --nproc-per-node 8 -m swift.cli.sft {BATCH}", {}, "full", "bf16"),
+        (f"torchrun --nproc-per-node 8 -m swift.cli.sft {BATCH} --torch_dtype float16 --gradient_checkpointing false", {}, "none", "fp16"),
+        (f"torchrun --nproc-per-node 8 train/internvl_chat_finetune.py {BATCH} --bf16 True", {}, "full", "bf16"),
+        (f"torchrun --nproc-per-node 8 train/internvl_chat_finetune.py {BATCH} --grad_checkpoint False", {}, "none", "fp32"),
+        (f"torchrun --nproc-per-node 8 -m my.train {BATCH} --grad_checkpoint True", {}, "none", "fp32"),
+    ],
+)
+def test_a_known_program_has_its_own_defaults(line, files, recompute, precision, job) -> None:
+    meaning = job(line, files).meaning
+    assert (meaning.settings.get("recompute"), meaning.precision) == (recompute, precision)
+
+
+def test_ms_swift_accumulates_16_sequences_if_nothing_states_how_many() -> None:
+    def batch(words: str) -> int | None:
+        line = f"torchrun --nproc-per-node 4 -m swift.cli.sft --model m --output_dir out {words}"
+        return understand(shlex.split(line), environment={}, machine=CPUS)[1].global_batch
+
+    assert batch("--per_device_train_batch_size 2") == 16
+    assert batch("--per_device_train_batch_size 3") == 24
+    assert batch("--per_device_train_batch_size 2 --gradient_accumulation_steps 5") == 40
+
+
+def test_trials_state_recomputation_by_the_name_that_the_program_reads(job) -> None:
+    made = job(f"torchrun --nproc-per-node 8 internvl_chat_finetune.py {BATCH} --grad_checkpoint True", {"internvl_chat_finetune.py": ""})
+    assert made.meaning.arguments["recompute"] == {"none": ["--grad_checkpoint", "false"], "full": ["--grad_checkpoint", "true"]}
+    assert "--grad_checkpoint" not in made.command.argv
+    in_file = job(LAUNCHER, {"sft.yaml": RECIPE}).meaning.files[0]
+    assert in_file.keys["disable_gradient_checkpointing"] == {"recompute": {"none": True, "full": False}}
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "hint"),
+    [
+        (f"{LAUNCHER} learning_rate=1e-5", "takes arguments after `sft.yaml` as `key=value`", "write them into `sft.yaml`"),
+        (
+            f"torchrun --nproc-per-node 8 -m swift.cli.sft {BATCH} --deepspeed zero3",
+            "`--deepspeed zero3` names a file in the package of ms-swift",
+            "copy `swift/config/zero3.json` into this folder",
+        ),
+    ],
+)
+def test_what_trials_could_not_change_is_refused(line, message, hint, job) -> None:
+    with pytest.raises(InputError, match=message) as refused:
+        job(line, {"sft.yaml": RECIPE})
+    assert hint in refused.value.hint
+
+
+def test_a_script_that_only_calls_a_local_module_is_read_with_it(job) -> None:
+    files = {
+        "llava/train/train_mem.py": "from llava.train.train import train\ntrain()\n",
+        "llava/train/train.py": "import transformers\nparser = transformers.HfArgumentParser(())\n",
+        "ds.json": "{}",
+    }
+    line = f"deepspeed llava/train/train_mem.py {BATCH} --deepspeed ds.json"
+    assert job(line, files).meaning.framework == "transformers"
+    Path("llava/train/train.py").write_text("parser = argparse.ArgumentParser()\nloss.backward()\n")
+    assert understand(shlex.split(line), environment={}, machine=CPUS)[1].framework == "deepspeed"
+
+
+def test_a_program_with_some_of_the_trainer_s_names_is_not_taken_for_the_trainer(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lora.yml").write_text(LORA)
+    (tmp_path / "dpo.py").write_text("from olmo_core.train import TrainerConfig\nArgumentParserPlus(())\n")
+    for line in ("torchrun -m axolotl.cli.train lora.yml", f"torchrun dpo.py {BATCH}"):
+        assert understand(shlex.split(line), environment={}, machine=CPUS)[1].framework == "plain"
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("torchrun train.py --device-batch-size=16", "name it: `--device-batch-size='{micro_batch=16:8,16,32}'`"),
+        (
+            "torchrun train.py data.train_batch_size=64 data.micro_batch_size_per_gpu=4",
+            "`data.micro_batch_size_per_gpu='{micro_batch=4:2,4,8}'`",
+        ),
+        ("torchrun train.py --eval_batch_size 8 -b 3 --batch-size 1", "`--batch-size '{micro_batch=1:1,2}'`"),
+        (
+            "deepspeed --module x.sft --train.batch_size 9 --train.micro_batch_size 2",
+            "`--train.micro_batch_size '{micro_batch=2:1,2,4}'`",
+        ),
+        ("sh -c 'torchrun train.py --bs 4'", "in the launch line itself, in place of its script: `--bs '{micro_batch=4:2,4,8}'`"),
+        (
+            "accelerate launch --num_processes 8 -m axolotl.cli.train lora.yml",
+            "`--micro_batch_size='{micro_batch=2:1,2,4}' --gradient_accumulation_steps={num_microbatches}` and `--set batch.global_batch=6",
+        ),
+    ],
+)
+def test_a_hint_names_the_argument_that_may_be_the_batch_with_its_present_value(line, hint, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lora.yml").write_text(LORA)
+    hints = understand(shlex.split(line), environment={"HF_HOME": str(tmp_path)}, machine=CPUS)[1].hints
+    assert len(hints) == 1 and hint in hints[0]
