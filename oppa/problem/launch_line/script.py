@@ -105,6 +105,7 @@ class _Reading:
     def script(self, text: str) -> bool:
         """Follow the text of a script; return whether it ends with `exit` or `return`."""
         commands = parse_script(text, source=self._variables.source)
+        self._variables.declare(commands)
         for each in every_command(commands):
             if isinstance(each, Opaque) and each.kind == FUNCTION:
                 self._functions.setdefault(each.names[0], []).extend(each.body)

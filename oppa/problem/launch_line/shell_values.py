@@ -16,9 +16,10 @@ from oppa.problem.bounded_text import whole_number
 from oppa.problem.bounds import DEEPEST, MOST_EXPANDED
 from oppa.problem.launch_line.shell_arithmetic import compute
 from oppa.problem.launch_line.shell_conditions import SET_LATER
+from oppa.problem.launch_line.shell_outputs import COMPUTES, computed, counts_gpus, counts_visible_gpus, printed_date
 from oppa.problem.launch_line.shell_parser import parse_script
-from oppa.problem.launch_line.shell_syntax import GIVE_LINE, Assigned, Expansion, LiteralText, Parts, Simple
-from oppa.problem.launch_line.words import ENVIRONMENT, LINE, Word, WordPiece
+from oppa.problem.launch_line.shell_syntax import GIVE_LINE, Assigned, Command, Expansion, LiteralText, Parts, Simple, every_command
+from oppa.problem.launch_line.words import ENVIRONMENT, LINE, Word, WordPiece, texts
 from oppa.redaction import is_secret
 
 _PARAMETER = re.compile(
@@ -34,9 +35,6 @@ _SETS = re.compile(r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9]*")
 _LISTED = re.compile(r"^[: ]|[: ]$")
 _BLANKS = re.compile(r"([ \t\n]+)")
-_TORCH_COUNT = re.compile(r"""\s*python3?\s+-c\s+(["'])\s*import torch\s*;\s*print\(torch\.cuda\.device_count\(\)\)\s*;?\s*\1\s*""")
-_DRIVER_COUNT = re.compile(r"\s*nvidia-smi\s+(-L|--list-gpus|--query-gpu=\w+ --format=csv,noheader)\s*\|\s*wc\s+-l\s*")
-"""Commands that print the number of GPUs: that of torch counts those in CUDA_VISIBLE_DEVICES alone."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +55,7 @@ class Variables:
         self.exported: dict[str, Word] = {}
         self._environment = environment
         self._set: dict[str, tuple[Word, ...]] = {}
+        self._assigned: set[str] = set()
         self._unknown: dict[str, str] = {}
         self._kept_unknown: set[str] = set()
         self._all_unknown = self.arguments_unknown = self.exports_all = False
@@ -89,6 +88,11 @@ class Variables:
         if not any(_LISTED.search(text) for text in around):
             return value
         return Word(pieces=tuple(piece for piece in value.pieces if not (piece.missing and piece.text in own)))
+
+    def declare(self, commands: Sequence[Command]) -> None:
+        """Note which variables the commands of a script assign anywhere."""
+        for each in every_command(commands):
+            self._assigned |= {assigned.name for assigned in each.assignments} if isinstance(each, Simple) else set()
 
     def put(self, name: str, value: Word) -> None:
         """Set a variable to a word."""
@@ -217,7 +221,7 @@ class Variables:
         if part.kind == "arithmetic":
             return self._arithmetic(part, depth) or missing
         if part.kind == "command":
-            return self._directory(part) or self._expr(part) or self._gpu_count(part) or missing
+            return self._directory(part) or self._computed(part) or self._gpu_count(part) or self._date(part) or missing
         match = _PARAMETER.fullmatch(part.body)
         if match is None:
             return missing
@@ -236,7 +240,12 @@ class Variables:
             if how.endswith("="):
                 self._set[name] = (Word(pieces=tuple(found)),)
             return found
-        return missing
+        return [] if not how and self._is_never_set(name, index or "") else missing
+
+    def _is_never_set(self, name: str, index: str) -> bool:
+        """Return whether a variable is empty: all that sets it are assignments of the script that it does not reach."""
+        known = name in self._assigned and index in ("", "[@]", "[*]") and not self.is_unknown(name)
+        return known and not (name in self._set or name in self._environment or SET_LATER.fullmatch(name))
 
     def _text(self, rest: str, part: Expansion, depth: int) -> list[WordPiece]:
         """Return the pieces of a text inside an expansion, such as a default."""
@@ -285,26 +294,31 @@ class Variables:
             return []
         return [WordPiece(text=str(number), origin=f"{self.source}:{part.line}")]
 
-    def _expr(self, part: Expansion) -> list[WordPiece]:
-        """Return the number that `$(expr A \\* B)` prints; nothing for any other command."""
-        commands = parse_script(part.body, source=self.source) if re.match(r"\s*expr\s", part.body) else ()
+    def _computed(self, part: Expansion) -> list[WordPiece]:
+        """Return what a command computes from its words alone, such as `$(expr A \\* B)` or `$(dirname A)`; nothing for any other."""
+        commands = parse_script(part.body, source=self.source) if COMPUTES.match(part.body) else ()
         if len(commands) != 1 or not isinstance(commands[0], Simple) or commands[0].assignments:
             return []
-        words = [word for parts in commands[0].words[1:] for word in self.fields(parts)]
-        if not all(re.fullmatch(r"[0-9]+|[-+*/%()]", word.text) and not word.missing for word in words):
-            return []
-        number = compute(" ".join(word.text for word in words))
-        return [] if number is None else [WordPiece(text=str(number), origin=f"{self.source}:{part.line}")]
+        words = [word for parts in commands[0].words for word in self.fields(parts)]
+        text = "" if any(word.missing for word in words) else computed(texts(words))
+        return [WordPiece(text=text, origin=f"{self.source}:{part.line}")] if text else []
 
     def _gpu_count(self, part: Expansion) -> list[WordPiece]:
         """Return the number of GPUs of a host, for the usual ways to ask for it; nothing if it is not known."""
-        count = self._gpus if _DRIVER_COUNT.fullmatch(part.body) or _TORCH_COUNT.fullmatch(part.body) else None
-        visible = self._value("CUDA_VISIBLE_DEVICES", "") if _TORCH_COUNT.fullmatch(part.body) else None
-        if count is None or self.is_unknown("CUDA_VISIBLE_DEVICES") or any(piece.missing for piece in visible or ()):
+        count, restricts = self._gpus, counts_visible_gpus(part.body)
+        visible = self._value("CUDA_VISIBLE_DEVICES", "") if restricts else None
+        if count is None or not (restricts or counts_gpus(part.body)) or any(piece.missing for piece in visible or ()):
+            return []
+        if restricts and self.is_unknown("CUDA_VISIBLE_DEVICES"):
             return []
         if visible:
             count = min(count, "".join(piece.text for piece in visible).count(",") + 1)
         return [WordPiece(text=str(count), origin=f"{self.source}:{part.line}")]
+
+    def _date(self, part: Expansion) -> list[WordPiece]:
+        """Return what `$(date +FORMAT)` prints; nothing for any other command."""
+        date = printed_date(part.body)
+        return [WordPiece(text=date, origin=f"{self.source}:{part.line}")] if date else []
 
     def _number(self, name: str) -> str:
         value = self._value(name, "")

@@ -1,5 +1,6 @@
 """A shell script is followed without being run; what it does not state is named."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,8 @@ def words(text: str, *arguments: str, **environment: str) -> list[str]:
         ('torchrun t.py "${2:-none}" ${PRE#pre}', ["none"]),
         ("F=/a/b.json\ntorchrun t.py ${F##*/}", ["b.json"]),
         ("f() { torchrun other.py; }\ntorchrun t.py a", ["a"]),
+        ("if [ $1 = big ]; then O='--x 1'; fi\ntorchrun t.py $O b", ["b"]),
+        ("if [ $1 = big ]; then A=(--x 1); fi\ntorchrun t.py ${A[@]} b", ["b"]),
     ],
 )
 def test_a_script_is_followed(text, expected) -> None:
@@ -63,6 +66,13 @@ def test_a_script_that_counts_the_gpus_gets_those_of_a_host(count, expected) -> 
     words = launch(text, gpus=8, **visible).words
     assert words[-1].text == str(2 * int(expected))
     assert launch(text, **visible).words[-1].missing and launch(f"N={count}x\ntorchrun t.py $N", gpus=8).words[-1].text.endswith("x")
+
+
+@pytest.mark.parametrize("date", ["$(date +%Y-%m-%d_%H%M)", '`date "+%Y-%m-%d_%H%M"`', "$(date -u '+%Y-%m-%d_%H%M')"])
+def test_a_date_in_a_name_is_the_one_of_the_first_reading(date) -> None:
+    text = f"torchrun t.py --out run-{date} --again run-{date}"
+    out, again = words(text)[1::2]
+    assert re.fullmatch(r"run-\d{4}-\d\d-\d\d_\d{4}", out) and out == again == words(text)[1]
 
 
 def test_a_number_of_gpus_that_an_unknown_value_restricts_is_not_guessed() -> None:
