@@ -211,6 +211,11 @@ def is_switch(value: str) -> bool:
     return value.lower() in _SWITCHES
 
 
+def is_number(value: str) -> bool:
+    """Return whether a value is a number."""
+    return _NUMBER.fullmatch(value) is not None
+
+
 def is_profiler(word: str) -> bool:
     """Return whether a word names a program that profiles others, and writes files by itself."""
     return PurePath(word).name in writes().launcher.profilers

@@ -20,6 +20,7 @@ from oppa.problem.stated_words import (
     StatedOption,
     folder_of,
     has_suffix,
+    is_number,
     is_profiler,
     is_switch,
     looks_like_path,
@@ -33,6 +34,29 @@ from oppa.problem.writes_file import FileTable, KeyTable, Kind, OptionTable, Pro
 from oppa.regular_file import exists
 
 _PLACEHOLDER = re.compile(r"\{\w+\}")
+_INPUTS = {
+    *("data", "dataset", "datasets", "corpus", "input", "inputs", "meta", "tokenizer", "vocab", "merge", "merges", "template"),
+    *("pretrain", "pretrained", "image", "images", "video", "audio"),
+}
+"""Parts of names of what a program usually only reads."""
+_FOLDERS = {"dir", "dirs", "directory", "folder"}
+_OUTPUTS = {
+    "out",
+    "output",
+    "outputs",
+    "outdir",
+    "save",
+    "saves",
+    "saved",
+    "log",
+    "logs",
+    "cache",
+    "result",
+    "results",
+    "dump",
+    "write",
+    "export",
+}
 REASONS: Mapping[Kind, str] = {
     "redirect": "a trial writes into its own folder",
     "cache": "trials share a folder of the study",
@@ -225,9 +249,11 @@ def require_known(unknown: Sequence[UnknownPath]) -> None:
 
 
 def _likely(unknown: UnknownPath) -> UserKind:
-    """Return the kind to propose: a switch has no path to redirect, and a script or a file of settings without an option is read."""
-    is_read = unknown.name == unknown.value and PurePath(unknown.value).suffix in (*SUFFIXES, ".py", ".sh")
-    return "read" if is_read or is_switch(unknown.value) else "redirect"
+    """Return the kind to propose: a switch or a number has no path to redirect; a script, a file of settings, or an input is read."""
+    parts = set(re.split(r"[-_.]+", unknown.name.lower()))
+    is_input = bool(parts & _INPUTS or ("model" in parts and not parts & _FOLDERS)) and not parts & _OUTPUTS
+    is_file = unknown.name == unknown.value and PurePath(unknown.value).suffix in (*SUFFIXES, ".py", ".sh", ".jsonl")
+    return "read" if is_file or is_input or is_switch(unknown.value) or is_number(unknown.value) else "redirect"
 
 
 def _piece(stated: StatedOption, names: set[str], folder: Path, declared: ProgramTable | None = None) -> _Piece:
