@@ -208,6 +208,11 @@ def test_what_is_named_like_an_input_is_proposed_to_be_read(words, kind):
     assert f"""--set 'command.paths."{re.split("[ =]", words)[0]}"={kind}'""" in error.value.hint
 
 
+def test_a_text_of_several_lines_is_no_path():
+    assert harmless_keys("transformers", {"system_prompt": "First think, then answer:\n<think>\n...\n</think>"}).unknown == ()
+    assert [each.name for each in harmless_keys("transformers", {"prompts": "data/prompts"}).unknown] == ["prompts"]
+
+
 @pytest.mark.parametrize("framework", ["plain", "accelerate", "deepspeed"])
 def test_frequent_options_that_are_read_need_no_declaration(framework):
     names = ("pretrained_model_name_or_path", "actor_model_name_or_path", "critic_model_name_or_path", "image_folder", "vision_tower")

@@ -1,7 +1,7 @@
 """Declare commands of frameworks that start their own ranks, each with the launch line of torchrun or accelerate that does the same.
 
-Sources: swift/cli/main.py (ms-swift 4), llamafactory/launcher.py (0.9), axolotl/cli/main.py (0.13), trl/cli/commands/training.py (1.0) and
-litgpt/__main__.py (0.5).
+Sources: swift/cli/main.py (ms-swift 4), llamafactory/launcher.py (0.9), axolotl/cli/main.py (0.13), trl/cli/commands/training.py (1.0),
+litgpt/__main__.py (0.5) and colossalai/cli/launcher (0.5).
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +18,7 @@ _LINES: Mapping[tuple[str, str], str] = {
     ("llamafactory-cli", "train"): f"{_TORCHRUN} -m llamafactory.launcher",
     ("axolotl", "train"): f"{_ACCELERATE} -m axolotl.cli.train",
     ("tune", "run"): f"{_TORCHRUN} RECIPE.py",
+    ("colossalai", "run"): _TORCHRUN,
 }
 """Launch lines by the command's name and its first argument."""
 

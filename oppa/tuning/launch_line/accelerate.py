@@ -257,7 +257,7 @@ def _with_recompute(meaning: Meaning, trainer: TrainerArguments) -> Meaning:
         files=tuple(file for file in files if file.keys),
         arguments={"recompute": trainer.program.recompute_words},
         aliases=ALIASES,
-        choices={**meaning.choices, "recompute": ["none", "full"]},
+        choices={**meaning.choices, "recompute": [*trainer.program.recompute_words]},
     )
 
 

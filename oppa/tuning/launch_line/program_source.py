@@ -1,11 +1,12 @@
 """Read the source of the program that a launch line starts, with that of the module to which a short program hands over."""
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from oppa.errors import InputError
-from oppa.problem.bounded_text import read_text
+from oppa.problem.bounded_text import parse_python, read_text
 from oppa.problem.launch_line.line import LaunchLine
 from oppa.regular_file import is_file
 
@@ -22,6 +23,25 @@ def source_of(line: LaunchLine) -> str:
     if not text or _OWN_WORK.search(text):
         return text
     return "\n".join([text, *_imported(text, (line.path("."), path.parent))])
+
+
+def always_recomputes(source: str) -> bool:
+    """Return whether a program turns recomputation on by a call that stands under no condition, whatever its arguments are."""
+    if "gradient_checkpointing_enable(" not in source:
+        return False
+    try:
+        return _calls(parse_python(source, hint=""))
+    except InputError:
+        return False
+
+
+def _calls(node: ast.AST) -> bool:
+    """Return whether a node calls `gradient_checkpointing_enable` outside of conditions and classes."""
+    if isinstance(node, (ast.If, ast.IfExp, ast.ClassDef, ast.ExceptHandler, ast.Match)):
+        return False
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "gradient_checkpointing_enable":
+        return True
+    return any(_calls(each) for each in ast.iter_child_nodes(node))
 
 
 def _imported(text: str, folders: tuple[Path, ...]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from oppa.problem.launch_line.words import Word
 from oppa.tuning.launch_line.meaning import TITLES
 from oppa.tuning.launch_line.options import Options
 from oppa.tuning.launch_line.sources import LineSources
-from oppa.tuning.launch_line.trainer_program import TRANSFORMERS, program_of
+from oppa.tuning.launch_line.trainer_program import program_of
 
 _MEGATRON = [
     "--tensor-model-parallel-size",
@@ -89,7 +89,7 @@ def reads_trainer_arguments(sources: LineSources) -> str:
         return ""  # a command has defaults of its own
     if "no_trainer" in sources.line.program_name or _reads_other_names(sources):
         return ""
-    if program_of(sources) is TRANSFORMERS and _has_own_loop(sources.script):
+    if not program_of(sources).is_named and _has_own_loop(sources.script):
         return ""
     options = trainer_options(sources)
     stated = [name for name in _TRAINER if name in options]

@@ -261,6 +261,7 @@ def _by_torch(meaning: Meaning, sources: LineSources, arguments: TrainerArgument
     settings |= {_WORKERS: workers} if (workers := arguments.whole(_WORKERS, least=0)) else {}
     words: dict[str, Any] = {**BATCH_WORDS, "recompute": arguments.program.recompute_words}
     choices: dict[str, Any] = {"torch_compile": [arguments.is_on("torch_compile")]}
+    choices |= {} if arguments.program.recompute else {"recompute": [*arguments.program.recompute_words]}
     if arguments.is_on(_LIGER):
         choices[_LIGER], settings[_LIGER] = [True], True
     own = _fsdp_recompute(sources, arguments)
@@ -366,7 +367,7 @@ def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArgu
         words=(*words, *(() if "deepspeed" in options else ("--deepspeed", "{ds}"))),
         arguments={**BATCH_WORDS, "recompute": arguments.program.recompute_words},
         files=(edited,),
-        choices={"recompute": ["none", "full"], **({"zero_stage": file.stages} if len(file.stages) > 1 else {})},
+        choices={"recompute": [*arguments.program.recompute_words], **({"zero_stage": file.stages} if len(file.stages) > 1 else {})},
         conflicts=tuple(conflicts),
     )
 

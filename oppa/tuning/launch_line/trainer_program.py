@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from oppa.errors import InputError
 from oppa.tuning.formats.transformers import ACCUMULATED, DEFAULTS, MICRO, RECOMPUTE
+from oppa.tuning.launch_line.program_source import always_recomputes
 from oppa.tuning.launch_line.sources import LineSources
 
 _TRL = re.compile(r"\b(SFT|DPO|GRPO|RLOO|KTO|ORPO|CPO|PPO|BCO|GKD|XPO|OnlineDPO|NashMD|Reward|PRM)Config\b")
@@ -25,7 +26,7 @@ class TrainerProgram:
     recomputes: bool = False
     """True if layers are recomputed unless an argument decides it."""
     recompute: Sequence[str] = RECOMPUTE
-    """Arguments that decide whether layers are recomputed; trials state the first one."""
+    """Arguments that decide whether layers are recomputed; trials state the first one. Empty: the program itself decides."""
     recompute_on: bool = True
     """The value of these arguments with which layers are recomputed."""
     is_bf16: bool = False
@@ -51,6 +52,11 @@ class TrainerProgram:
             return max(1, math.ceil(self.step / (micro or self.micro) / (devices or 1)))
         return DEFAULTS[name]
 
+    @property
+    def is_named(self) -> bool:
+        """Return whether the program is one that is known by its name or its imports."""
+        return self not in (TRANSFORMERS, _RECOMPUTING)
+
     def require_own_file(self, name: str) -> None:
         """Raise InputError if `--deepspeed` names a file in the program's package."""
         if self.presets and re.fullmatch(r"zero\d\w*", name):
@@ -60,12 +66,15 @@ class TrainerProgram:
 
     @property
     def recompute_words(self) -> dict[str, list[str]]:
-        """Return the words of trials with and without recomputation."""
+        """Return the words of trials with and without recomputation, as far as arguments decide it."""
+        if not self.recompute:
+            return {"full" if self.recomputes else "none": []}
         name, values = f"--{self.recompute[0]}", ("false", "true") if self.recompute_on else ("true", "false")
         return {"none": [name, values[0]], "full": [name, values[1]]}
 
 
 TRANSFORMERS = TrainerProgram()
+_RECOMPUTING = TrainerProgram(title="the program", recomputes=True, recompute=())
 _OF_TRL = TrainerProgram(title="TRL", recomputes=True, is_bf16=True)
 _LLAMA_FACTORY = TrainerProgram(
     title="LLaMA-Factory", recomputes=True, recompute=("disable_gradient_checkpointing",), recompute_on=False, takes_keys=True
@@ -93,4 +102,6 @@ def program_of(sources: LineSources) -> TrainerProgram:
         return _LLAMA_FACTORY
     if sources.imports(r"\bswift\.(llm|pipelines)"):
         return _SWIFT
-    return _OF_TRL if sources.imports(r"\btrl\b") and _TRL.search(sources.script) else TRANSFORMERS
+    if sources.imports(r"\btrl\b") and _TRL.search(sources.script):
+        return _OF_TRL
+    return _RECOMPUTING if always_recomputes(sources.script) else TRANSFORMERS

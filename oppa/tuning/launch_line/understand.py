@@ -103,7 +103,7 @@ def _devices(sources: LineSources, framework: str, settings: Mapping[str, Any]) 
         hint = (
             f"give the launch line of torchrun or accelerate that `{name}` starts{such}, or state them: `--set cluster.devices_per_host=8`"
         )
-        if shutil.which(sources.line.program.text, path=sources.environment.get("PATH")) is None:
+        if not sources.line.is_python and shutil.which(sources.line.program.text, path=sources.environment.get("PATH")) is None:
             hint = hint if same else f"`{name}` is no program here, check its spelling; or {hint}"
         raise InputError(f"`{name}` may start ranks of its own, so the number of devices is not known", hint=hint)
     return devices

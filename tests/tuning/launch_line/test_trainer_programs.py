@@ -69,6 +69,17 @@ def test_what_trials_could_not_change_is_refused(line, message, hint, job) -> No
     assert hint in refused.value.hint
 
 
+@pytest.mark.parametrize(
+    ("condition", "choices", "present"),
+    [("with context:", ("full",), "full"), ("if training_args.gradient_checkpointing:", ("none", "full"), "none")],
+)
+def test_recomputation_that_the_program_turns_on_by_itself_stays(condition, choices, present, job) -> None:
+    source = f"from transformers import Trainer\ndef train():\n    {condition}\n        model.gradient_checkpointing_enable()\n"
+    for words in ("--deepspeed ds.json", ""):
+        made = job(f"torchrun --nproc-per-node 8 own.py {BATCH} {words}", {"own.py": source, "ds.json": "{}"})
+        assert (made.problem.space["recompute"].choices, made.meaning.settings["recompute"]) == (choices, present)
+
+
 def test_a_script_that_only_calls_a_local_module_is_read_with_it(job) -> None:
     files = {
         "llava/train/train_mem.py": "from llava.train.train import train\ntrain()\n",
