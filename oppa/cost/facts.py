@@ -45,8 +45,8 @@ OPTIMIZER_STATE_BYTES = {
 AdamW keeps two fp32 moments; with states in bf16, and no copy, two of 2 bytes; bitsandbytes' 8-bit one two of 1 byte. Muon and SGD with
 momentum keep one fp32 moment.
 """
-MOMENT_SHARES = {"32-bit": 1.0, "16-bit": 0.5, "8-bit": 0.25}
-"""Formats of moments that an optimizer usually keeps in fp32, with their bytes over those in fp32."""
+MOMENT_SHARES = {"32-bit": 1.0, "16-bit": 0.5, "8-bit": 0.25, "none": 0.0}
+"""Formats of moments that an optimizer usually keeps in fp32, with their bytes over those in fp32; Adafactor keeps next to none."""
 TRAINED = {"all": 1.0, "lora": 0.004}
 """Share of the weights that train. Adapters of LoRA have rank * (inputs + outputs) weights per matrix (Hu et al. 2021).
 
@@ -334,7 +334,7 @@ def format_facts(
         "sharded_weight_bytes": whole if full or frozen_bytes else alone,
         "gradient_bytes": gradient * trained,
         "optimizer_bytes": (master + moment_bytes) * trained,
-        "moment_bytes": (moment_bytes if moment_bytes and copies and not full else 0.0) * trained,
+        "moment_bytes": (moment_bytes if copies else 0.0) * trained,
         "update_bytes": framework.update_copies * (whole if lean else 4.0) * trained,
         "reduced_bytes": 4.0 if full else framework.reduced_bytes,
         "overlaps_tp_backward": framework.overlaps_tp_backward,

@@ -249,7 +249,7 @@ def require_known(unknown: Sequence[UnknownPath]) -> None:
 
 
 def _likely(unknown: UnknownPath) -> UserKind:
-    """Return the kind to propose: a switch or a number has no path to redirect; a script, a file of settings, or an input is read."""
+    """Return the kind to propose: a switch, a number, a script, a file of settings and an input are read, not redirected."""
     parts = set(re.split(r"[-_.]+", unknown.name.lower()))
     is_input = bool(parts & _INPUTS or ("model" in parts and not parts & _FOLDERS)) and not parts & _OUTPUTS
     is_file = unknown.name == unknown.value and PurePath(unknown.value).suffix in (*SUFFIXES, ".py", ".sh", ".jsonl")

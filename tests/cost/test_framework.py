@@ -99,6 +99,7 @@ def test_an_unknown_framework_is_answered_with_those_that_there_are() -> None:
         ("accelerate", "dp_replicate", [1, 2, 4], "shard", {2, 4, 8, 16}),
         ("transformers", "use_liger_kernel", [False, True], "loss", {"chunked", "plain"}),
         ("transformers", "use_liger_kernel", [False, True], "norms", {"fused", "plain"}),
+        ("transformers", "optim", ["adamw_torch", "paged_adamw_8bit", "adafactor"], "moments", {"32-bit", "8-bit", "none"}),
         ("deepspeed", "sp", [1, 2, 4], "cp", {1, 2, 4}),
         ("deepspeed", "offload_optimizer", ["none", "cpu"], "offload", {"none", "optimizer"}),
         ("deepspeed", "offload_params", ["none", "cpu"], "offload_parameters", {"false", "true"}),

@@ -34,6 +34,7 @@ from oppa.tuning.launch_line.trainer import (
     TRAINER_STEPS,
     TrainerArguments,
 )
+from oppa.tuning.launch_line.unpredicted import unpredicted
 
 DEFAULT = "~/.cache/huggingface/accelerate/default_config.yaml"
 _MESH = "parallelism_config.parallelism_config_"
@@ -222,6 +223,7 @@ def _with_trainer(meaning: Meaning, sources: LineSources, *, states_precision: b
         hints=tuple(hints),
         steps=TRAINER_STEPS,
         added=TRAINER_ADDED,
+        unpredicted=tuple(unpredicted(trainer)),
         notes=(SHARDED_IN_HOST,) if model and int(meaning.settings.get("dp_replicate", 1)) > 1 else (),
     )
     if not states_precision and trainer.precision not in ("fp32", meaning.precision):

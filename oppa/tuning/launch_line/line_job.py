@@ -123,7 +123,15 @@ def load_line(
         command=command,
         text=text,
         problem=problem,
-        notes=(*assumed, *meaning.notes, *command.notes, *notes, *_unheld_batch(problem, meaning), *_tags(command)),
+        notes=(
+            *assumed,
+            *meaning.notes,
+            *(meaning.unpredicted if problem.stated_model else ()),
+            *command.notes,
+            *notes,
+            *_unheld_batch(problem, meaning),
+            *_tags(command),
+        ),
         mounted=tuple(_mounted(command, study)),
     )
 

@@ -132,6 +132,8 @@ class Meaning:
     """Further facts to show."""
     conflicts: tuple[LineConflict, ...] = ()
     notes: tuple[str, ...] = ()
+    unpredicted: tuple[str, ...] = ()
+    """Notes on what predictions do not have, if there are predictions."""
     missing: tuple[str, ...] = ()
     """Expansions that nothing states, though a trial needs it."""
     hints: tuple[str, ...] = ()

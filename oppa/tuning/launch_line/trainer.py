@@ -29,6 +29,7 @@ from oppa.tuning.launch_line.recognise import positional_file, trainer_options
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
 from oppa.tuning.launch_line.trainer_program import TRANSFORMERS, TrainerProgram, program_of
+from oppa.tuning.launch_line.unpredicted import OPTIMIZERS, unpredicted
 
 _LENGTHS = ("block_size", "max_seq_length", "max_seq_len", "max_length", "model_max_length", "cutoff_len", "seq_length")
 BATCH_WORDS = {"micro_batch": [f"--{MICRO}", "{micro_batch}", f"--{ACCUMULATED}", "{num_microbatches}"]}
@@ -41,11 +42,11 @@ _MEASURED = ("logging_steps", "logging_strategy")
 _PRECISIONS = ("bf16", "fp16")
 _ON, _OFF = ("", "true", "1", "yes"), ("false", "0", "no")
 _REMOVE = "remove one of the two"
-_WORKERS, _LIGER = "dataloader_num_workers", "use_liger_kernel"
+_WORKERS, _LIGER, _OPTIM = "dataloader_num_workers", "use_liger_kernel", "optim"
 SHARDED_IN_HOST = "FSDP shards within each host, and predictions shard over all ranks, so a rank needs more memory than predicted"
 _READ = (
     *(MICRO, ACCUMULATED, *_PRECISIONS, "deepspeed", "fsdp", "fsdp_config"),
-    *("torch_compile", _LIGER, _WORKERS, BUCKET, "use_cpu", "model_name_or_path", "config_name", "config", *_LENGTHS),
+    *("torch_compile", _LIGER, _OPTIM, _WORKERS, BUCKET, "use_cpu", "model_name_or_path", "config_name", "config", *_LENGTHS),
 )
 """Arguments that decide what is understood."""
 
@@ -162,7 +163,7 @@ class TrainerArguments:
             "zero_stage": ("fsdp",),
             "fsdp_offload": ("fsdp",),
         }
-        named |= {"dp_bucket_mb": (BUCKET,), _WORKERS: (_WORKERS,), _LIGER: (_LIGER,), "bf16": ("bf16",)}
+        named |= {"dp_bucket_mb": (BUCKET,), _WORKERS: (_WORKERS,), _LIGER: (_LIGER,), _OPTIM: (_OPTIM,), "bf16": ("bf16",)}
         stated = {ours: next((name for name in names if self.states(name)), "") for ours, names in named.items()}
         program = self.program
         own = [*(["precision", "bf16"] if program.is_bf16 else []), *(["recompute"] if program.recomputes else [])]
@@ -229,6 +230,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         added=TRAINER_ADDED,
         steps=TRAINER_STEPS,
         hints=tuple(hints),
+        unpredicted=tuple(unpredicted(arguments)),
         missing=sources.missing,
     )
     by_deepspeed = arguments.text("deepspeed").lower() not in ("", "false")
@@ -262,19 +264,13 @@ def _by_torch(meaning: Meaning, sources: LineSources, arguments: TrainerArgument
     words: dict[str, Any] = {**BATCH_WORDS, "recompute": arguments.program.recompute_words}
     choices: dict[str, Any] = {"torch_compile": [arguments.is_on("torch_compile")]}
     choices |= {} if arguments.program.recompute else {"recompute": [*arguments.program.recompute_words]}
-    if arguments.is_on(_LIGER):
-        choices[_LIGER], settings[_LIGER] = [True], True
+    fixed: dict[str, Value] = {_LIGER: True} if arguments.is_on(_LIGER) else {}
+    fixed |= {_OPTIM: optim} if (optim := arguments.text(_OPTIM)) in OPTIMIZERS else {}
+    meaning = dataclasses.replace(meaning, unpredicted=tuple(unpredicted(arguments, optimizers=OPTIMIZERS)))
+    settings, choices = {**settings, **fixed}, {**choices, **{name: [value] for name, value in fixed.items()}}
     own = _fsdp_recompute(sources, arguments)
-    replaced = {
-        MICRO,
-        ACCUMULATED,
-        *(arguments.program.recompute if not own else ()),
-        "torch_compile",
-        _LIGER,
-        _WORKERS,
-        BUCKET,
-        *_MEASURED,
-    }
+    replaced = {MICRO, ACCUMULATED, "torch_compile", _LIGER, _WORKERS, BUCKET, *_MEASURED}
+    replaced |= {*fixed, *(() if own else arguments.program.recompute)}
     meaning = dataclasses.replace(meaning, space="transformers", words=tuple(templates(options.without(replaced))))
     if arguments.is_sharded_by_torch:
         meaning = _by_fsdp(dataclasses.replace(meaning, settings=settings, arguments=words, choices=choices), sources, arguments)

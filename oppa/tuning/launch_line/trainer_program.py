@@ -37,6 +37,8 @@ class TrainerProgram:
     """Sequences of a step that are accumulated if no argument states how many; 0: none are accumulated."""
     model: str = "model_name_or_path"
     """Argument that names the model."""
+    tuner: str = ""
+    """Argument that names the weights to train, which are those of LoRA if it is not stated."""
     takes_keys: bool = False
     """True if arguments after a file have the form `key=value`."""
     dtype: str = ""
@@ -77,10 +79,23 @@ TRANSFORMERS = TrainerProgram()
 _RECOMPUTING = TrainerProgram(title="the program", recomputes=True, recompute=())
 _OF_TRL = TrainerProgram(title="TRL", recomputes=True, is_bf16=True)
 _LLAMA_FACTORY = TrainerProgram(
-    title="LLaMA-Factory", recomputes=True, recompute=("disable_gradient_checkpointing",), recompute_on=False, takes_keys=True
+    title="LLaMA-Factory",
+    recomputes=True,
+    recompute=("disable_gradient_checkpointing",),
+    recompute_on=False,
+    takes_keys=True,
+    tuner="finetuning_type",
 )
 _SWIFT = TrainerProgram(
-    title="ms-swift", recomputes=True, is_bf16=True, micro=1, step=16, model="model", dtype="torch_dtype", presets="swift/config"
+    title="ms-swift",
+    recomputes=True,
+    is_bf16=True,
+    micro=1,
+    step=16,
+    model="model",
+    tuner="tuner_type",
+    dtype="torch_dtype",
+    presets="swift/config",
 )
 _INTERN_VL = TrainerProgram(title="InternVL", recomputes=True, recompute=("grad_checkpoint",))
 _NAMES = {

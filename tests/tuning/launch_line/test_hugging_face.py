@@ -38,6 +38,7 @@ dataloader_num_workers: 4
 """
 TRIAL = {"micro_batch": 2, "num_microbatches": 4, "recompute": "full", "zero_stage": 3, "global_batch": 64, "folder": "/trial"}
 BATCH_OF_TRIAL = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+MODEL = [f"model.{key}={size}" for key, size in {"layers": 2, "hidden": 64, "heads": 4, "ffn": 256, "vocab": 1000, "seq_len": 128}.items()]
 BY_DS = {"zero_stage": (3, "ds.json"), "offload_optimizer": ("cpu", "ds.json"), "precision": ("bf16", "ds.json")}
 
 
@@ -72,11 +73,40 @@ def test_accelerate_takes_what_its_files_state(line, files, expected, job) -> No
     assert {**stated(job(f"accelerate launch {line}", files)), **expected} == stated(job(f"accelerate launch {line}", files))
 
 
+def test_an_optimizer_that_the_line_states_stays_and_decides_the_memory(job) -> None:
+    words = {"": "32-bit", "--optim paged_adamw_8bit": "8-bit", "--optim adafactor": "none"}
+    made = {moments: job(f"{TRAINER} --bf16 true --fsdp full_shard {each}", settings=MODEL) for each, moments in words.items()}
+    assert stated(made["8-bit"])["optim"] == ("paged_adamw_8bit", "line") and "optim" not in stated(made["32-bit"])
+    for moments, each in made.items():
+        assert set(load_framework("fsdp").columns(each.problem.candidates())["moments"]) == {moments}
+    line = made["8-bit"].problem.launch_line(made["8-bit"].problem.baseline)
+    written = shlex.join(line.words(values_outside_trials(made["8-bit"].problem, made["8-bit"].problem.baseline), {}))
+    assert written.count("--optim paged_adamw_8bit") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "note"),
+    [
+        (f"{TRAINER} --optim lion_8bit", "AdamW with moments in 32 bits for `lion_8bit`"),
+        (f"{TRAINER} --use_peft true", "a rank with adapters (`use_peft`)"),
+        (f"{TRAINER} --q_lora True", "a rank with quantised ones (`q_lora`)"),
+        (f"accelerate launch --num_processes 8 train.py {BATCH} --optim adafactor", "for `adafactor`"),
+        (f"torchrun -m swift.cli.sft {BATCH}", "a rank with adapters (`tuner_type lora`)"),
+    ],
+)
+def test_a_note_names_what_predictions_do_not_have(line, note, job) -> None:
+    made = job(f"{line} --fsdp full_shard" if "accelerate" not in line else line, settings=MODEL)
+    assert sum(note in each for each in made.notes) == 1
+    assert not any("predictions" in each for each in job(line).notes)
+
+
+def test_arguments_that_turn_adapters_off_need_no_note(job) -> None:
+    for line in (f"{TRAINER} --use_peft false --quantization_bit 0", f"torchrun -m swift.cli.sft {BATCH} --tuner_type full"):
+        assert not any("predictions" in each for each in job(line, settings=MODEL).notes)
+
+
 def test_a_kernel_that_the_line_turns_on_stays_and_decides_the_prediction(job) -> None:
-    model = [
-        f"model.{key}={size}" for key, size in {"layers": 2, "hidden": 64, "heads": 4, "ffn": 256, "vocab": 1000, "seq_len": 128}.items()
-    ]
-    plain, liger = (job(f"{TRAINER} --fsdp full_shard {words}", settings=model) for words in ("", "--use_liger_kernel true"))
+    plain, liger = (job(f"{TRAINER} --fsdp full_shard {words}", settings=MODEL) for words in ("", "--use_liger_kernel true"))
     assert stated(liger)["use_liger_kernel"] == (True, "line") and "use_liger_kernel" not in stated(plain)
     framework, candidates = load_framework("fsdp"), liger.problem.candidates()
     assert set(framework.columns(candidates)["loss"]) == {"chunked"}
