@@ -76,12 +76,14 @@ def workload_of(problem: Problem, candidates: Candidates) -> Workload:
     framework = framework_of(problem)
     columns = {name: candidates.column(name) for name in (*_LAYOUT, *_CHOICES)}
     columns |= framework.columns(candidates)
-    precision, moments = problem.training.precision, 4.0 * len(problem.training.moments)
+    training, precision = problem.training, problem.training.precision
+    frozen, trained = FROZEN_BYTES[training.weights] if training.trained != "all" else None, TRAINED[training.trained]
+    formats = format_facts(framework, precision, moments=4.0 * len(training.moments), trained=trained, frozen_bytes=frozen)
     return Workload(
         shape=ModelFacts(**_broadcast(shape_facts(problem.model) | _traced_facts(problem), n)),
         layout=layout_of(columns, framework, balanced=candidates.space.balanced_stages),
         machine=_machines(hardware_of(problem.cluster), precision, columns.get("precision"), n),
-        formats=FormatFacts(**_broadcast(format_facts(framework, precision, moments=moments), n)),
+        formats=FormatFacts(**_broadcast(formats, n)),
     )
 
 

@@ -117,7 +117,11 @@ def _hosts(tables: Mapping[str, Any], usual: object) -> object:
 
 
 def _require_stated(job: JobFile, command: LaunchCommand | None) -> None:
-    """Raise JobError if the job lacks a model or a batch that its runner or its launch line needs."""
+    """Raise JobError if the job lacks a model or a batch that its runner or its launch line needs, or trains adapters without one."""
+    if job.training.trained == "lora" and command is None:
+        raise JobError(
+            '`trained = "lora"` is for a program of your own: oppa\'s runners train all weights', hint="remove it, or add `[command]`"
+        )
     if command is None and (job.model is None or job.batch is None):
         lacking, hint = ("[model]", MODEL_HINT) if job.model is None else ("[batch]", "add `[batch]` with `global_batch = ...`")
         raise JobError(f"the job lacks {lacking}", hint=hint)

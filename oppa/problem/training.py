@@ -15,6 +15,9 @@ USUAL_SCALING: Mapping["Optimizer", Scaling] = {"adamw": "sqrt", "sgd": "linear"
 
 Optimizer = Literal["adamw", "sgd"]
 
+Trained = Literal["all", "lora"]
+FrozenFormat = Literal["16-bit", "8-bit", "4-bit"]
+
 Over = Literal["micro-batches", "workers"]
 """Gradients that are compared with a step's mean gradient, to estimate its noise."""
 
@@ -25,7 +28,7 @@ LATER = ("max_gpu_hours", "price_per_gpu_hour", "currency", "run_length_s", "set
 """Fields of the limits that stored problems have only where they are stated: the devices' hours, their price, and steps to drop."""
 SAME_RESULTS = ("reduce_in_rank_order", "collective_timeout_s")
 """Fields that change no result beyond rounding; a run may continue with other values."""
-_LATER = ("weight_decay", "decay_all", "tokens", "token_dtype", "init_from")
+_LATER = ("weight_decay", "decay_all", "tokens", "token_dtype", "init_from", "trained", "weights")
 """Fields that older studies lack."""
 USUAL_WEIGHT_DECAY: Mapping["Optimizer", float] = {"adamw": 0.01, "sgd": 0.0}
 """Weight decay of a job that states none: torch's own."""
@@ -77,6 +80,10 @@ class Training:
     """Type of the tokens in files that do not state it, `uint16` or `uint32`; empty: the smaller one that holds the vocabulary."""
     init_from: str = ""
     """Folder of a Hugging Face model whose weights training starts from; empty: random weights."""
+    trained: Trained = "all"
+    """Weights that the user's own program trains; the others are frozen."""
+    weights: FrozenFormat = "16-bit"
+    """Format of the layers' frozen weights."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as they are written to JSON; `Training(**values)` is the inverse.

@@ -11,7 +11,7 @@ from pydantic import Field
 from oppa.errors import JobError
 from oppa.problem.bounds import LARGEST_SEED, MOST_STEPS
 from oppa.problem.declaration import DeclaredTable, JobCount, JobNatural, NaturalSamples, OptionalName, Positive, Samples, Seconds
-from oppa.problem.training import USUAL_SCALING, Optimizer, Over, RunOptions, Scaling, Training, field_of
+from oppa.problem.training import USUAL_SCALING, FrozenFormat, Optimizer, Over, RunOptions, Scaling, Trained, Training, field_of
 
 
 class TrainingTable(DeclaredTable):
@@ -47,6 +47,10 @@ class TrainingTable(DeclaredTable):
     """Type of tokens in files that do not state it. Requires `tokens`."""
     init_from: OptionalName | None = None
     """Folder of a Hugging Face model whose weights training starts from."""
+    trained: Trained | None = None
+    """Weights that your own program trains, for predictions. Adapters of LoRA leave the others frozen."""
+    weights: FrozenFormat | None = None
+    """Format of the layers' frozen weights, for predictions. Requires `trained = "lora"`."""
 
     def record(self, folder: Path) -> Training:
         """Return the training settings; `corpus`, `tokens` and `init_from` are relative to `folder`, the job file's folder.
@@ -63,6 +67,8 @@ class TrainingTable(DeclaredTable):
             raise JobError(f'`corpus = "{self.corpus}"` and `tokens = "{self.tokens}"` are both data', hint="remove one of them")
         if self.token_dtype and not self.tokens:
             raise JobError(f'`token_dtype = "{self.token_dtype}"` has no effect without `tokens`', hint="remove it, or name token files")
+        if self.weights and self.trained != "lora":
+            raise JobError(f'`weights = "{self.weights}"` has no effect on weights that train', hint='use `trained = "lora"`, or remove it')
         kinds = {"corpus": "a folder of text", "tokens": "token files", "init_from": "a folder of a Hugging Face model"}
         for name in kinds.keys() & given.keys():
             given[name] = os.path.realpath(folder / given[name]) if given[name] else ""

@@ -8,6 +8,7 @@ import pytest
 
 from oppa import catalog
 from oppa.cost.beliefs import beliefs_of, beliefs_of_job, files_of_job, framework_file, framework_of
+from oppa.cost.facts import FROZEN_BYTES, TRAINED, format_facts, workload_of
 from oppa.cost.framework import COLUMNS, frameworks, load_framework, read_framework
 from oppa.cost.hardware import load_hardware
 from oppa.cost.workload import CP_MODES, DISPATCHERS
@@ -147,6 +148,18 @@ def test_without_a_job_s_choices_every_column_has_a_value_that_the_cost_model_kn
     }
     for name, values in columns.items():
         assert name not in known or set(np.unique(values).tolist()) <= set(known[name]), name
+
+
+def test_a_job_predicts_adapters_and_quantised_weights_as_a_row_does(framework_problem) -> None:
+    problem = framework_problem("transformers", given=SMALL)
+    stated = {"trained": "lora", "weights": "4-bit"}
+    job = dataclasses.replace(problem, training=dataclasses.replace(problem.training, **stated))
+    candidates = problem.candidates()
+    found = workload_of(job, candidates).formats
+    expected = format_facts(load_framework("fsdp"), "bf16", trained=TRAINED["lora"], frozen_bytes=FROZEN_BYTES["4-bit"])
+    for name in ("weight_bytes", "gradient_bytes", "optimizer_bytes", "trained"):
+        assert set(getattr(found, name).tolist()) == {expected[name]}
+    assert job.fingerprint != problem.fingerprint
 
 
 def test_a_job_s_own_framework_replaces_that_of_its_space(framework_problem) -> None:

@@ -152,6 +152,8 @@ MISTAKES = {
     "type of tokens": (TRAINING, TRAINING + "token_dtype = 'uint32'", "has no effect without `tokens`", "name token files"),
     "two kinds of data": (TRAINING, TRAINING + "tokens = 'a'\ncorpus = 'b'", "are both data", "remove one of them"),
     "weights": (TRAINING, TRAINING + "init_from = 'no'", '`init_from = "no"` is not a folder', "a folder of a Hugging Face model"),
+    "adapters": (TRAINING, TRAINING + "trained = 'lora'", "oppa's runners train all weights", "add `[command]`"),
+    "frozen weights": (TRAINING, TRAINING + "weights = '4-bit'", '`weights = "4-bit"` has no effect on weights that train', "lora"),
     "weight decay": (TRAINING, TRAINING + "weight_decay = -0.1", "`weight_decay = -0.1` is too small", "use at least 0"),
     "another schedule's words": (
         LIMITS,

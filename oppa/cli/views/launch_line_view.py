@@ -75,6 +75,7 @@ def _rows(job: "LineJob") -> list[tuple[str, str, str]]:
         rows.append(("batch", str(meaning.global_batch), meaning.batch_origin))
     if meaning.precision:
         rows.append(("precision", meaning.precision, meaning.origins.get("precision") or f"default of {meaning.title}"))
+    rows += [(fact.name, fact.value, fact.origin) for fact in meaning.training]
     settled = (
         (name, str(value).lower() if isinstance(value, bool) else str(value))
         for name, value in meaning.settings.items()

@@ -21,6 +21,7 @@ from oppa.tuning.formats.transformers import ACCUMULATED, MICRO
 from oppa.tuning.launch_line.argument_file import in_sole_file
 from oppa.tuning.launch_line.batch_hint import batch_hints
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
+from oppa.tuning.launch_line.fine_tuning import fine_tuning, unpredicted
 from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, LineDevices, Meaning, StatedFact
 from oppa.tuning.launch_line.options import require_number
 from oppa.tuning.launch_line.recognise import reads_trainer_arguments
@@ -34,7 +35,6 @@ from oppa.tuning.launch_line.trainer import (
     TRAINER_STEPS,
     TrainerArguments,
 )
-from oppa.tuning.launch_line.unpredicted import unpredicted
 
 DEFAULT = "~/.cache/huggingface/accelerate/default_config.yaml"
 _MESH = "parallelism_config.parallelism_config_"
@@ -223,6 +223,7 @@ def _with_trainer(meaning: Meaning, sources: LineSources, *, states_precision: b
         hints=tuple(hints),
         steps=TRAINER_STEPS,
         added=TRAINER_ADDED,
+        training=fine_tuning(trainer),
         unpredicted=tuple(unpredicted(trainer)),
         notes=(SHARDED_IN_HOST,) if model and int(meaning.settings.get("dp_replicate", 1)) > 1 else (),
     )

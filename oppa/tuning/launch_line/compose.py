@@ -68,8 +68,8 @@ def job_text(
     if meaning.global_batch and _uses_batch(meaning, command):
         tables.append(("batch", {"global_batch": meaning.global_batch}))
     tables.append(("cluster", cluster))
-    if meaning.precision:
-        tables.append(("training", {"precision": "fp32" if meaning.precision == "fp32" else "bf16"}))
+    precision = {"precision": "fp32" if meaning.precision == "fp32" else "bf16"} if meaning.precision else {}
+    tables.append(("training", {**precision, **{fact.name: fact.value for fact in meaning.training}}))
     tables.append(("command", {"argv": list(command.argv), "framework": meaning.writes_as or meaning.framework}))
     tables.append(("command.paths", _variable_kinds(line, meaning, command, settings)))
     tables.append(("command.arguments", {} if meaning.completes else arguments))

@@ -132,6 +132,8 @@ class Meaning:
     """Further facts to show."""
     conflicts: tuple[LineConflict, ...] = ()
     notes: tuple[str, ...] = ()
+    training: tuple[StatedFact, ...] = ()
+    """Keys of `[training]` besides the precision, which predictions use."""
     unpredicted: tuple[str, ...] = ()
     """Notes on what predictions do not have, if there are predictions."""
     missing: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ from oppa.tuning.formats.transformers import (
 )
 from oppa.tuning.launch_line.argument_file import in_sole_file
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
+from oppa.tuning.launch_line.fine_tuning import OPTIMIZERS, fine_tuning, unpredicted
 from oppa.tuning.launch_line.local_model import local_model
 from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, Meaning
 from oppa.tuning.launch_line.options import Options, require_consistent
@@ -29,7 +30,6 @@ from oppa.tuning.launch_line.recognise import positional_file, trainer_options
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
 from oppa.tuning.launch_line.trainer_program import TRANSFORMERS, TrainerProgram, program_of
-from oppa.tuning.launch_line.unpredicted import OPTIMIZERS, unpredicted
 
 _LENGTHS = ("block_size", "max_seq_length", "max_seq_len", "max_length", "model_max_length", "cutoff_len", "seq_length")
 BATCH_WORDS = {"micro_batch": [f"--{MICRO}", "{micro_batch}", f"--{ACCUMULATED}", "{num_microbatches}"]}
@@ -230,6 +230,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         added=TRAINER_ADDED,
         steps=TRAINER_STEPS,
         hints=tuple(hints),
+        training=fine_tuning(arguments),
         unpredicted=tuple(unpredicted(arguments)),
         missing=sources.missing,
     )

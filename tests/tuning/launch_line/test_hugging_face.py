@@ -88,21 +88,33 @@ def test_an_optimizer_that_the_line_states_stays_and_decides_the_memory(job) -> 
     ("line", "note"),
     [
         (f"{TRAINER} --optim lion_8bit", "AdamW with moments in 32 bits for `lion_8bit`"),
-        (f"{TRAINER} --use_peft true", "a rank with adapters (`use_peft`)"),
-        (f"{TRAINER} --q_lora True", "a rank with quantised ones (`q_lora`)"),
-        (f"accelerate launch --num_processes 8 train.py {BATCH} --optim adafactor", "for `adafactor`"),
-        (f"torchrun -m swift.cli.sft {BATCH}", "a rank with adapters (`tuner_type lora`)"),
+        (f"accelerate launch --num_processes 8 train.py {BATCH} --optim adafactor", "AdamW with moments in 32 bits for `adafactor`"),
     ],
 )
-def test_a_note_names_what_predictions_do_not_have(line, note, job) -> None:
-    made = job(f"{line} --fsdp full_shard" if "accelerate" not in line else line, settings=MODEL)
-    assert sum(note in each for each in made.notes) == 1
+def test_a_note_names_an_optimizer_that_predictions_do_not_have(line, note, job) -> None:
+    assert sum(note in each for each in job(line, settings=MODEL).notes) == 1
     assert not any("predictions" in each for each in job(line).notes)
 
 
-def test_arguments_that_turn_adapters_off_need_no_note(job) -> None:
-    for line in (f"{TRAINER} --use_peft false --quantization_bit 0", f"torchrun -m swift.cli.sft {BATCH} --tuner_type full"):
-        assert not any("predictions" in each for each in job(line, settings=MODEL).notes)
+@pytest.mark.parametrize(
+    ("line", "trained", "weights", "origin"),
+    [
+        (TRAINER, "all", "16-bit", None),
+        (f"{TRAINER} --use_peft true", "lora", "16-bit", "line"),
+        (f"{TRAINER} --use_lora --q_lora True", "lora", "4-bit", "line"),
+        (f"{TRAINER} --use_peft --load_in_8bit", "lora", "8-bit", "line"),
+        (f"{TRAINER} --use_peft false --quantization_bit 0", "all", "16-bit", None),
+        (f"accelerate launch --num_processes 8 train.py {BATCH} --use_peft --quant_bits 4", "lora", "4-bit", "line"),
+        (f"torchrun -m swift.cli.sft {BATCH}", "lora", "16-bit", "default of ms-swift"),
+        (f"torchrun -m swift.cli.sft {BATCH} --tuner_type full", "all", "16-bit", None),
+        ("torchrun --nproc-per-node 8 -m llamafactory.launcher qlora.yaml", "lora", "4-bit", "qlora.yaml"),
+    ],
+)
+def test_adapters_and_quantised_weights_are_read(line, trained, weights, origin, job) -> None:
+    recipe = "per_device_train_batch_size: 1\noutput_dir: out\nfinetuning_type: lora\nquantization_bit: 4\n"
+    made = job(line, {"qlora.yaml": recipe}, settings=MODEL)
+    assert (made.problem.training.trained, made.problem.training.weights) == (trained, weights)
+    assert {fact.name: fact.origin for fact in made.meaning.training}.get("trained") == origin
 
 
 def test_a_kernel_that_the_line_turns_on_stays_and_decides_the_prediction(job) -> None:

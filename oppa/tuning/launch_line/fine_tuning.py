@@ -1,0 +1,79 @@
+"""Read what arguments of the Trainer state of memory besides the layout: adapters, quantised weights, and the optimizer."""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Protocol
+
+from oppa.tuning.launch_line.meaning import StatedFact
+from oppa.tuning.launch_line.options import Options
+from oppa.tuning.launch_line.trainer_program import TrainerProgram
+
+_ADAPTERS = ("use_peft", "lora_enable", "use_lora", "low_rank_training", "use_llm_lora")
+_QUANTIZED: Mapping[str, str] = {
+    **dict.fromkeys(("load_in_4bit", "q_lora"), "4-bit"),
+    "load_in_8bit": "8-bit",
+    **dict.fromkeys(("quantization_bit", "quant_bits"), ""),
+}
+"""Arguments that quantise the frozen weights, with their format; the value of the others is the number of bits."""
+_OFF = ("", "false", "no", "none", "0")
+OPTIMIZERS = ("adamw_torch_fused", "adamw_torch", "adafactor", "adamw_8bit", "paged_adamw_8bit")
+"""Optimizers of Transformers that its search space has, and predictions distinguish."""
+_LIKE_ADAMW = ("adamw_torch_fused", "adamw_torch", "adamw_hf", "adamw_apex_fused", "paged_adamw", "paged_adamw_32bit")
+"""Optimizers with two moments in 32 bits."""
+
+
+class _Arguments(Protocol):
+    """Provides the arguments of a program."""
+
+    @property
+    def program(self) -> TrainerProgram:
+        """The program that reads them."""
+
+    @property
+    def options(self) -> Options:
+        """The options of the line."""
+
+    @property
+    def file(self) -> str:
+        """Name of the file that states the others."""
+
+    def text(self, name: str) -> str:
+        """Return the text of an argument; empty if it is not stated."""
+
+
+def fine_tuning(arguments: _Arguments) -> tuple[StatedFact, ...]:
+    """Return the keys of `[training]` that arguments state: which weights train, and the format of the others."""
+    tuner = arguments.program.tuner
+    adapter = next((name for name in _ADAPTERS if _is_on(arguments, name)), "")
+    if tuner and arguments.text(tuner) not in ("full", "freeze"):
+        adapter = tuner
+    quantized = next((name for name in _QUANTIZED if _is_on(arguments, name)), "")
+    found = []
+    if adapter or quantized:
+        found.append(StatedFact(name="trained", value="lora", origin=_origin(arguments, adapter or quantized)))
+    if weights := _QUANTIZED.get(quantized, "") or {"4": "4-bit", "8": "8-bit"}.get(arguments.text(quantized), ""):
+        found.append(StatedFact(name="weights", value=weights, origin=_origin(arguments, quantized)))
+    return tuple(found)
+
+
+def unpredicted(arguments: _Arguments, *, optimizers: Collection[str] = ()) -> Iterator[str]:
+    """Yield a note if the optimizer needs another amount of memory than predicted.
+
+    Args:
+        optimizers: Those that predictions distinguish.
+    """
+    optimizer = arguments.text("optim")
+    if optimizer and optimizer not in (*optimizers, *_LIKE_ADAMW):
+        yield f"predictions take AdamW with moments in 32 bits for `{optimizer}`, so its memory may differ"
+
+
+def _is_on(arguments: _Arguments, name: str) -> bool:
+    """Return whether an argument is a switch that is on, or a number above 0."""
+    option = arguments.options.get(name)
+    return (option is not None and not option.values) or arguments.text(name).lower() not in _OFF
+
+
+def _origin(arguments: _Arguments, name: str) -> str:
+    """Return the origin of an argument: the line, the file, or the program's default."""
+    if name in arguments.options:
+        return arguments.options.origin(name)
+    return arguments.file if arguments.text(name) else f"default of {arguments.program.title}"
