@@ -13,17 +13,18 @@ from pathlib import Path
 
 from oppa.errors import InputError
 from oppa.plain_text import clipped
-from oppa.problem.bounded_text import read_text, whole_number
+from oppa.problem.bounded_text import read_text
 from oppa.problem.launch_line.batch_header import header_of
 from oppa.problem.launch_line.script_launch import ScriptLaunch
 from oppa.problem.launch_line.shell_conditions import SUCCEEDS, condition_holds, joined, matches_pattern
 from oppa.problem.launch_line.shell_effects import (
     Effects,
-    arguments_at,
     effects_of,
     effects_of_words,
     is_of_tools,
     is_setup,
+    leaves_a_loop,
+    set_arguments,
     without_prefix,
 )
 from oppa.problem.launch_line.shell_folder import FolderOfShell
@@ -51,6 +52,8 @@ from oppa.regular_file import is_file
 
 MOST_SCRIPTS = 8
 """Most scripts that lead from the launch line to the program."""
+MOST_TURNS = 1000
+"""Most turns of all loops that are followed."""
 _HINT = f"{GIVE_LINE}: `oppa tune -- torchrun ...`"
 
 
@@ -99,7 +102,7 @@ class _Reading:
         """The command that ends the script, with its line; empty if the script is followed to its end."""
         self._variables, self._place = variables, FolderOfShell(start)
         self._functions: dict[str, list[Command]] = {}
-        self._sourced = 0
+        self._sourced = self._turns = 0
         self._exits = self._passes_arguments = False
 
     def script(self, text: str) -> bool:
@@ -213,7 +216,7 @@ class _Reading:
         elif name in ("cd", "pushd", "popd"):
             self._place.change(words, self._variables)
         elif name in ("shift", "set"):
-            self._set_arguments(words)
+            set_arguments(self._variables, words)
         elif starts_something(texts(words)) or is_launcher_unknown(words):
             self._launch(command, words)
         else:
@@ -250,24 +253,6 @@ class _Reading:
         if starts_something(texts(words[1:])):
             raise self._starts_inside(words[1:], f"the function `{clipped(words[0].text)}`", command.line)
         self._forget_by(words)
-
-    def _set_arguments(self, words: Sequence[Word]) -> None:
-        given = texts(words[1:])
-        if any(word.missing for word in words[1:]):
-            self._variables.forget_arguments()
-        elif words[0].text == "shift":
-            count = whole_number(given[0]) if given else 1
-            if count is None:
-                self._variables.forget_arguments()
-            elif count <= len(self._variables.arguments) and not self._variables.arguments_unknown:
-                self._variables.arguments = self._variables.arguments[count:]
-        else:
-            at = arguments_at(given)
-            for each in given[: at or len(given)]:
-                if re.fullmatch(r"[-+]\w*a\w*", each) or each == "allexport":
-                    self._variables.exports_all = each != "allexport" and each[0] == "-"
-            if at is not None:
-                self._variables.arguments, self._variables.arguments_unknown = tuple(words[1 + at :]), False
 
     def _evaluate(self, command: Simple, words: Sequence[Word]) -> bool:
         """Follow the words of `eval`; words that the shell would divide again are read as a script."""
@@ -375,13 +360,26 @@ class _Reading:
         if command.kind == SUBSHELL:
             with self._subshell():
                 self.follow(command.body)
-        elif command.kind != FUNCTION and not self._is_skipped(command):
-            self._unknown(command, [command])
+        elif command.kind != FUNCTION:
+            return self._loop(command)
         return False
 
-    def _is_skipped(self, loop: Opaque) -> bool:
-        """Return whether the condition of a loop ends it before its first turn."""
-        return bool(loop.condition) and self._holds(loop.condition) is (loop.kind == UNTIL)
+    def _loop(self, loop: Opaque) -> bool:
+        """Follow the turns of a loop as far as its condition is known; return whether the script ends in one of them."""
+        turn, first = loop.body[len(loop.condition) :], self._turns
+        while loop.condition and self._turns < MOST_TURNS:
+            holds = self._holds(loop.condition)
+            if holds is (loop.kind == UNTIL):
+                return False
+            if holds is None or leaves_a_loop(turn):
+                break
+            if self._turns == first:
+                self._refuse_launches(loop.body, loop.kind)
+            self._turns += 1
+            if self.follow(turn):
+                return True
+        self._unknown(loop, [loop])
+        return False
 
     def _unknown(self, command: Command, body: Sequence[Command]) -> None:
         """Mark what commands that may or may not run would set; raise InputError if one of them may start the program."""

@@ -5,8 +5,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from oppa.errors import InputError
+from oppa.problem.bounded_text import whole_number
 from oppa.problem.launch_line.shell_parser import parse_script
-from oppa.problem.launch_line.shell_syntax import DECLARES, GIVE_LINE, Command, Opaque, Simple, every_command
+from oppa.problem.launch_line.shell_syntax import DECLARES, GIVE_LINE, Command, LiteralText, Opaque, Simple, every_command
 from oppa.problem.launch_line.shell_values import Variables, set_by_arithmetic
 from oppa.problem.launch_line.words import Word, texts
 
@@ -175,6 +176,32 @@ def effects_of_words(
 def changes_arguments(words: Sequence[str]) -> bool:
     """Return whether `set` with these words replaces the script's arguments."""
     return arguments_at(words) is not None
+
+
+def leaves_a_loop(commands: Sequence[Command]) -> bool:
+    """Return whether one of the commands is `break` or `continue`."""
+    first = (each.words[0] for each in every_command(commands) if isinstance(each, Simple) and each.words)
+    return any("".join(part.text for part in word if isinstance(part, LiteralText)) in ("break", "continue") for word in first)
+
+
+def set_arguments(variables: Variables, words: Sequence[Word]) -> None:
+    """Change a script's arguments, and what it exports, as `shift` and `set` do."""
+    given = texts(words[1:])
+    if any(word.missing for word in words[1:]):
+        variables.forget_arguments()
+    elif words[0].text == "shift":
+        count = whole_number(given[0]) if given else 1
+        if count is None:
+            variables.forget_arguments()
+        elif count <= len(variables.arguments) and not variables.arguments_unknown:
+            variables.arguments = variables.arguments[count:]
+    else:
+        at = arguments_at(given)
+        for each in given[: at or len(given)]:
+            if re.fullmatch(r"[-+]\w*a\w*", each) or each == "allexport":
+                variables.exports_all = each != "allexport" and each[0] == "-"
+        if at is not None:
+            variables.arguments, variables.arguments_unknown = tuple(words[1 + at :]), False
 
 
 def arguments_at(words: Sequence[str]) -> int | None:

@@ -9,8 +9,9 @@ from oppa.tuning.launch_line.recognise import positional_file, trainer_options
 from oppa.tuning.launch_line.sources import LineSources
 
 _OF_RANK = re.compile(r"(?i).*(micro|(per_?)?device|per_?(gpu|rank)).*batch.*|.*batch.*(per_?(gpu|rank|device)).*|mbs")
-_ANY = re.compile(r"(?i)(.*[_.-])?batch([_-]?size)?|bs")
-_OTHER = re.compile(r"(?i).*(eval|val|test|global|total|tokens|logprob|log_prob|rollout|generation|forward).*")
+_ANY = re.compile(r"(?i)(.*[_.-])?batch([_-]?size)?([_-]?train(ing)?)?|bs")
+_ACCUMULATED = re.compile(r"(?i)(.*[_.-])?grad(ient)?s?_?acc(um)?\w*|(.*[_.-])?accumulat\w*")
+_OTHER = re.compile(r"(?i).*(eval|val|test|predict|infer|global|total|tokens|logprob|log_prob|rollout|generation|forward).*")
 _AXOLOTL = "micro_batch_size"
 
 
@@ -20,9 +21,19 @@ def batch_hints(sources: LineSources) -> Iterator[str]:
     for pattern in (_OF_RANK, _ANY):
         for name, value, joint, where in stated:
             if pattern.fullmatch(name.lstrip("-+").replace("-", "_")):
-                yield f"`{name}{joint}{value}` is stated: if that is the batch of a rank, name it{where}: `{_named(name, value, joint)}`"
+                words, batch = _with_accumulation(sources, stated, _named(name, value, joint), value)
+                yield f"`{name}{joint}{value}` is stated: if that is the batch of a rank, name it{where}: `{words}`{batch}"
                 return
     yield from _of_axolotl(sources)
+
+
+def _with_accumulation(sources: LineSources, stated: list[tuple[str, int, str, str]], words: str, micro: int) -> tuple[str, str]:
+    """Return the words with a placeholder for the micro-batches that the line accumulates, and how to state the batch of a step."""
+    options = (each for each in stated if _ACCUMULATED.fullmatch(each[0].lstrip("-+").replace("-", "_")))
+    name, steps, joint, _ = next(options, ("", 0, "", ""))
+    if not name or not sources.devices.count:
+        return words, ""
+    return f"{words} {name}{joint}'{{num_microbatches}}'", f", with `--set batch.global_batch={micro * steps * sources.devices.count}`"
 
 
 def _stated(sources: LineSources) -> Iterator[tuple[str, int, str, str]]:

@@ -80,6 +80,11 @@ def test_a_number_of_gpus_that_an_unknown_value_restricts_is_not_guessed() -> No
     assert launch(text, gpus=8).words[-1].missing
 
 
+def test_loops_without_an_end_are_left_and_what_they_may_set_is_unknown() -> None:
+    text = "L=1\nwhile true; do until false; do L=$((L + 1)); done; done\ntorchrun t.py $L"
+    assert launch(text).words[-1].missing == ("$L",)
+
+
 def test_every_word_knows_where_it_was_written() -> None:
     found = launch('TP=2\nARGS="--a $TP\n --b 3"\ntorchrun t.py $ARGS "$@"', "--c")
     assert [(word.text, word.origin) for word in found.words[2:]] == [

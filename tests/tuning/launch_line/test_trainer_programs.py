@@ -113,6 +113,10 @@ def test_a_program_with_some_of_the_trainer_s_names_is_not_taken_for_the_trainer
             "deepspeed --module x.sft --train.batch_size 9 --train.micro_batch_size 2",
             "`--train.micro_batch_size '{micro_batch=2:1,2,4}'`",
         ),
+        (
+            "torchrun --nproc-per-node 8 t.py --batch_size_training 4 --gradient_accumulation_steps 2",
+            "'{micro_batch=4:2,4,8}' --gradient_accumulation_steps '{num_microbatches}'`, with `--set batch.global_batch=64`",
+        ),
         ("sh -c 'torchrun train.py --bs 4'", "in the launch line itself, in place of its script: `--bs '{micro_batch=4:2,4,8}'`"),
         (
             "accelerate launch --num_processes 8 -m axolotl.cli.train lora.yml",
