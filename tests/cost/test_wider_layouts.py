@@ -128,13 +128,7 @@ def test_a_rank_that_gathers_all_tokens_waits_longest() -> None:
 
 @pytest.mark.parametrize(
     ("stated", "bytes_saved"),
-    [
-        ({"gradients": "16-bit"}, 2),
-        ({"moments": "16-bit"}, 4 / 8),
-        ({"moments": "8-bit"}, 6 / 8),
-        ({"moments": "none"}, 8 / 8),
-        ({"gradients": "32-bit"}, 0),
-    ],
+    [({"gradients": "16-bit"}, 2), *(({"moments": name}, saved / 8) for name, saved in (("16-bit", 4), ("8-bit", 6), ("none", 8)))],
 )
 def test_gradients_and_moments_of_fewer_bits_free_memory(stated, bytes_saved) -> None:
     """Eight replicas divide the moments, and each keeps all gradients."""
