@@ -1,4 +1,4 @@
-"""Lines that programs print of a step of 0.5 s, by format; the number of the step is left open."""
+"""The lines that programs print of a step of 0.5 s, by format; the number of the step is left open."""
 
 MEGATRON = (
     " [2026-01-01 00:00:00] iteration {:8d}/     100 | consumed samples:   8 | elapsed time per iteration (ms): 500.0 | lm loss: 1.0E+00 |"

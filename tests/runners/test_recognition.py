@@ -22,7 +22,7 @@ OTHERS = {
     "olmo": "[eval_step={n}/100]",
     "json-lines": '{{"mode": "val", "step": {n}, "loss": 2.5}}',
 }
-"""What the same programs print while they evaluate."""
+"""The lines of the same programs while they evaluate."""
 
 
 @pytest.mark.parametrize("name", LINES)

@@ -25,7 +25,7 @@ def trials_of(configuration, *rates):
 
 
 @pytest.mark.parametrize(("winner_rates", "keeps"), [((1.0, 1.2, 1.1), True), ((2.0, 2.01, 2.02), False)])
-def test_a_winner_that_is_tied_with_the_present_configuration_changes_no_line(winner_rates, keeps, job) -> None:
+def test_a_winner_that_is_tied_with_the_present_configuration_changes_no_line(winner_rates, keeps, job, capsys) -> None:
     made = job(TRAINER)
     present = made.problem.baseline
     winner = next(each for each in made.problem.candidates() if each.micro_batch == 2)
@@ -33,11 +33,10 @@ def test_a_winner_that_is_tied_with_the_present_configuration_changes_no_line(wi
     best, reference = repeats[winner][0], repeats[present][0]
     found = WinnerComparison(best=best, reference=reference, runner_up=None, repeats=repeats, baseline=present)
     assert found.keeps_baseline is keeps
-    text = io.StringIO()
-    keep = changed_line(made, present) if found.keeps_baseline else None
-    print_changed(changed_line(made, winner), console=Console(file=text, width=400), keep=keep)
-    first = text.getvalue().split("\n\n")[1]
-    assert (first.strip() == TRAINER) is keeps and ("keep it: the present configuration is as fast" in text.getvalue()) is keeps
+    print_changed(changed_line(made, winner), keep=changed_line(made, present) if found.keeps_baseline else None)
+    text = capsys.readouterr().err
+    first = text.split("\n\n")[1]
+    assert (first.strip() == TRAINER) is keeps and ("keep it: the present configuration is as fast" in text) is keeps
 
 
 def shown(made) -> str:
