@@ -200,7 +200,7 @@ SUITES: Mapping[str, Suite] = {
         run="experiments.transfer.run:sections",
         to_json="experiments.transfer.run:to_json",
         tasks=TRANSFERRED,
-        repeats=1,
+        repeats=3,
         smallest="--tasks 1B-8",
     ),
     "goodput-simulated": Suite(
