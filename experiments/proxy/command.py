@@ -28,7 +28,7 @@ def command(
 
     names = names_of(words(tasks))
     with showing_status() as tell:
-        found = comparisons(names, seeds, out, tell)
+        found = comparisons(names, seeds, out, tell, inputs("proxy", None, seeds=seeds).files)
     made = sections(found)
     print_result(made, lambda: to_json(found), as_json=as_json)
     if out:

@@ -7,7 +7,7 @@ best. What the plain search returns at the GPU-hours of both sizes together is r
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from experiments.proxy.tasks import TwoSizes, load
 from oppa.bench.run_designer import TrialRecord, observation, run_designer
+from oppa.errors import InputError
 from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.tuning.designers.oppa import Oppa
 from oppa.tuning.proxy.budget import smaller_trials
@@ -113,9 +114,18 @@ def exhaustive_hours(task: BenchmarkTask, records: Sequence[TrialRecord]) -> flo
     return gpu_hours(task.problem.cluster, len(task.candidates) * start_s + steps_s)
 
 
-def comparisons(names: Sequence[str], seeds: int, out: Path | None, tell: Callable[[str], None]) -> list[TwoSizeComparison]:
-    """Return all comparisons; those in the log of the record's folder are not run again, and new ones are added to it."""
-    done = read_log(out)
+def comparisons(
+    names: Sequence[str], seeds: int, out: Path | None, tell: Callable[[str], None], files: Mapping[str, str]
+) -> list[TwoSizeComparison]:
+    """Return all comparisons; those in the log of the record's folder are not run again, and new ones are added to it.
+
+    Args:
+        files: Digests of the files that decide the result, by name.
+
+    Raises:
+        InputError: The log has comparisons with other files.
+    """
+    done = read_log(out, files)
     for name in names:
         missing = [seed for seed in range(seeds) if (name, seed) not in done]
         sizes = load(name) if missing else None
@@ -124,18 +134,30 @@ def comparisons(names: Sequence[str], seeds: int, out: Path | None, tell: Callab
             tell(f"{name}, seed {seed}")
             done[name, seed] = compare(sizes, seed)
             if out:
-                out.mkdir(parents=True, exist_ok=True)
-                with (out / LOG).open("a") as log:
-                    log.write(json.dumps(dataclasses.asdict(done[name, seed])) + "\n")
+                _append(out, dataclasses.asdict(done[name, seed]), files)
     return [done[name, seed] for name in names for seed in range(seeds)]
 
 
-def read_log(out: Path | None) -> dict[tuple[str, int], TwoSizeComparison]:
-    """Return the comparisons in a log, by task and seed."""
+def read_log(out: Path | None, files: Mapping[str, str]) -> dict[tuple[str, int], TwoSizeComparison]:
+    """Return the comparisons in a log, by task and seed; raises InputError if they are with other files."""
     if out is None or not (out / LOG).is_file():
         return {}
-    read = [TwoSizeComparison(**_tuples(json.loads(line))) for line in (out / LOG).read_text().splitlines()]
+    first, *lines = (out / LOG).read_text().splitlines()
+    before = json.loads(first).get("files", {})
+    if changed := sorted(name for name in {*before, *files} if before.get(name) != files.get(name)):
+        raise InputError(
+            f"`{out / LOG}` has comparisons with other files: {', '.join(changed)}", hint="remove it to repeat all its comparisons"
+        )
+    read = [TwoSizeComparison(**_tuples(json.loads(line))) for line in lines]
     return {(each.task, each.seed): each for each in read}
+
+
+def _append(out: Path, entry: Mapping[str, Any], files: Mapping[str, str]) -> None:
+    """Append an entry to the log, whose first line has the digests of the files."""
+    out.mkdir(parents=True, exist_ok=True)
+    is_new = not (out / LOG).is_file()
+    with (out / LOG).open("a") as log:
+        log.writelines(json.dumps(line) + "\n" for line in ([{"files": dict(files)}] if is_new else []) + [dict(entry)])
 
 
 def _tuples(entry: dict[str, Any]) -> dict[str, Any]:

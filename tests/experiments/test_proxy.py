@@ -29,13 +29,22 @@ GOOD = TwoSizeComparison(
     exhaustive_gpu_hours=1000.0,
 )
 BAD = dataclasses.replace(GOOD, seed=1, regret=0.5, gpu_hours=(10.0, 20.0), plain_regret_at_same=0.0)
+FILES = {"priors/memory.toml": "1"}
 measured = pytest.mark.skipif(not (catalog.data_folder() / "nanotron_h100.csv").is_file(), reason="needs the measured runs")
 
 
 def test_what_is_in_the_log_is_not_run_again(tmp_path) -> None:
-    (tmp_path / LOG).write_text("".join(f"{json.dumps(dataclasses.asdict(each))}\n" for each in (GOOD, BAD)))
-    assert comparisons(["1B-32"], 2, tmp_path, print) == [GOOD, BAD]
-    assert read_log(None) == {} == read_log(tmp_path / "nothing")
+    lines = [{"files": FILES}, dataclasses.asdict(GOOD), dataclasses.asdict(BAD)]
+    (tmp_path / LOG).write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+    assert comparisons(["1B-32"], 2, tmp_path, print, FILES) == [GOOD, BAD]
+    assert read_log(None, FILES) == {} == read_log(tmp_path / "nothing", FILES)
+
+
+@pytest.mark.parametrize("first", [{"files": {**FILES, "priors/memory.toml": "2"}}, dataclasses.asdict(GOOD)], ids=["other", "none stated"])
+def test_comparisons_with_other_files_are_not_taken(first, tmp_path) -> None:
+    (tmp_path / LOG).write_text(f"{json.dumps(first)}\n{json.dumps(dataclasses.asdict(GOOD))}\n")
+    with pytest.raises(InputError, match=r"comparisons with other files: priors/memory\.toml"):
+        comparisons(["1B-32"], 1, tmp_path, print, FILES)
 
 
 def test_the_page_counts_losses() -> None:
