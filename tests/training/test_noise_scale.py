@@ -8,19 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oppa.random_streams import stream
-from oppa.training.statistics.noise_scale import Health, NoiseScale, NoiseScaleEstimate, Norms, Smoothing, estimate_of
+from oppa.training.statistics.noise_scale import Health, NoiseScale, NoiseScaleEstimate, Norms, Smoothing, estimate_of, paper_estimate
 
 POSITIVE = st.floats(1e-3, 1e3)
 SIZES = st.lists(st.integers(1, 4096), min_size=2, max_size=20)
-
-
-def paper_estimate(squared_norms: list[float], mean_squared_norm: float, global_batch: float) -> NoiseScaleEstimate:
-    """Return signal and noise by COPUS, Algorithm 1, lines 9 to 15, as written: micro-batches of any size count alike."""
-    count, mean = len(squared_norms), sum(squared_norms) / len(squared_norms)
-    return NoiseScaleEstimate(
-        signal=(count * mean_squared_norm - mean) / (count - 1),
-        noise=(mean - mean_squared_norm) * global_batch / (count - 1),
-    )
 
 
 def expected_norms(signal: float, noise: float, sizes: list[int], weights: list[float]) -> Norms:
@@ -50,7 +41,7 @@ def test_expected_norms_give_the_signal_and_noise_that_made_them(signal: float, 
 def test_equal_micro_batches_are_the_papers(small: float, big: float, count: int, tokens: int) -> None:
     mine = estimate_of([Norms(small=small, big=big, small_tokens=tokens, big_tokens=count * tokens)])
     paper = paper_estimate([small] * count, big, count * tokens)
-    assert mine is not None
+    assert mine is not None and paper is not None
     assert (mine.signal, mine.noise) == pytest.approx((paper.signal, paper.noise), rel=1e-9, abs=1e-9 * (small + big) * count * tokens)
 
 
@@ -65,7 +56,7 @@ def test_groups_of_parameters_add_up(signal: float, noise: float, some: list[int
 def test_a_single_micro_batch_says_nothing() -> None:
     alone = Norms(small=2.0, big=2.0, small_tokens=64, big_tokens=64)
     some = Norms(small=2.0, big=1.0, small_tokens=64, big_tokens=128)
-    assert estimate_of([alone]) is None
+    assert estimate_of([alone]) is None and paper_estimate([2.0], 2.0, 64) is None
     assert estimate_of([alone, some]) == estimate_of([some])
 
 
@@ -83,7 +74,7 @@ def planted(sizes: list[int], steps: int, *, by_tokens: bool) -> tuple[np.ndarra
         shares = weights / weights.sum()
         norms = Norms(small=float(shares @ squares), big=float(mean @ mean), small_tokens=known.small_tokens, big_tokens=known.big_tokens)
         found, as_written = estimate_of([norms]), paper_estimate(list(squares), float(mean @ mean), sum(sizes))
-        assert found is not None
+        assert found is not None and as_written is not None
         mine.append((found.signal, found.noise))
         paper.append((as_written.signal, as_written.noise))
     return np.array(mine), np.array(paper)

@@ -14,7 +14,7 @@ Notation (N micro-batches in a step, over all replicas; b_n tokens in one of the
 import dataclasses
 import enum
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 _SAME = 1e-9
@@ -60,6 +60,27 @@ def estimate_of(groups: Iterable[Norms]) -> NoiseScaleEstimate | None:
     return NoiseScaleEstimate(
         signal=sum((n.big * n.big_tokens - n.small * n.small_tokens) / (n.big_tokens - n.small_tokens) for n in known),
         noise=sum((n.small - n.big) / (1 / n.small_tokens - 1 / n.big_tokens) for n in known),
+    )
+
+
+def paper_estimate(squared_norms: Sequence[float], mean_squared_norm: float, global_batch: float) -> NoiseScaleEstimate | None:
+    """Estimate signal and noise by COPUS, Algorithm 1, lines 9 to 15, as written: all micro-batches count alike, whatever their size.
+
+    Args:
+        squared_norms: |g_n|^2 of each micro-batch's mean gradient.
+        mean_squared_norm: Squared norm of the gradient that the optimizer gets.
+        global_batch: Global batch, in the unit of the resulting noise scale.
+
+    Returns:
+        The estimate; None for fewer than two micro-batches.
+    """
+    count = len(squared_norms)
+    if count < 2:
+        return None
+    mean = sum(squared_norms) / count
+    return NoiseScaleEstimate(
+        signal=(count * mean_squared_norm - mean) / (count - 1),
+        noise=(mean - mean_squared_norm) * global_batch / (count - 1),
     )
 
 
