@@ -105,9 +105,9 @@ def test_a_model_that_only_the_program_knows_is_stated_by_an_option(program) -> 
     assert "speed " in program("tune", "--dry-run", "--model", model, *line).stdout
 
 
-def test_a_plan_counts_no_more_trials_than_configurations(program) -> None:
+def test_a_plan_names_the_configurations_that_end_the_search_before_its_trials(program) -> None:
     line = ["--", TORCHRUN, "--nproc-per-node", "2", "train.py", "--batch", "{b=1:1,2,8}"]
-    assert "budget 3 trials, one of each valid configuration" in program("tune", "--dry-run", *line).stdout
+    assert "budget at most 24 trials, of 3 valid configurations" in program("tune", "--dry-run", *line).stdout
     assert "budget 2 trials\n" in program("tune", "--dry-run", "--trials", "2", *line).stdout
 
 

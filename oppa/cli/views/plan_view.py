@@ -44,9 +44,10 @@ def print_plan(plan: TunePlan) -> None:
 
 
 def _trials_in_words(plan: TunePlan, limit: int) -> str:
-    """Return how many trials the search may take; no configuration is tried twice, except after a search at a smaller size."""
+    """Return how many trials the search may take. It ends sooner if all configurations were tried, of which some may be measured again."""
     count = len(plan.candidates)
-    return with_noun(limit, "trial") if plan.proxy or count > limit else f"{with_noun(count, 'trial')}, one of each valid configuration"
+    trials = with_noun(limit, "trial")
+    return trials if plan.proxy or count > limit else f"at most {trials}, of {with_noun(count, 'valid configuration')}"
 
 
 def _study_in_words(resumed: "ResumedStudy") -> str:

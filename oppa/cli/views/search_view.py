@@ -39,8 +39,9 @@ class SearchView:
 
     def __init__(self, study: Study, interruption: Interruption, problem: Problem, configurations: int | None = None) -> None:
         self._study, self._interruption, self._problem = study, interruption, problem
-        self._most = min(filter(None, (problem.limits.trials, configurations)), default=None)
-        """Most search trials that may run; None if it is not known."""
+        limit = problem.limits.trials
+        self._most = limit if limit and (configurations is None or configurations > limit) else None
+        """Number of trials that ends the search; None if the search has no limit, or may run out of configurations before."""
         self.live = Live(console=style.err(), auto_refresh=False, transient=True)
         """The live view, shown inside its context; where stderr is no terminal, it prints nothing."""
         self._looked_at, self._drawn_at = time.monotonic(), 0.0
