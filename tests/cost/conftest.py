@@ -8,6 +8,7 @@ import pytest
 
 from experiments import published
 from oppa import catalog
+from oppa.cost.prediction import predict_rows
 from oppa.cost.rows import check_rows, workload_of_rows
 from oppa.cost.workload import Workload
 from oppa.problem.cluster import Cluster
@@ -36,6 +37,13 @@ ROW = {
     "zero": 1,
     "recompute": "none",
 }
+TIME, MEMORY = "predicted_step_time_s", "predicted_memory_bytes"
+
+
+def predicted(*changes: dict[str, object]) -> pd.DataFrame:
+    """Predictions of a usual row with changes, on as many devices as its degrees make up."""
+    rows = pd.DataFrame([{**ROW, "cp": 1, **change} for change in changes])
+    return predict_rows(rows.assign(gpus=rows["dp"] * rows["tp"] * rows["pp"] * rows["cp"]))
 
 
 def rows_of(*changes: dict[str, object]) -> pd.DataFrame:

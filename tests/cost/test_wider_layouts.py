@@ -4,7 +4,6 @@ import dataclasses
 import math
 import weakref
 
-import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,23 +14,15 @@ from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.framework import frameworks, load_framework
 from oppa.cost.hardware import load_hardware
 from oppa.cost.layers import MORE_OPERATIONS_IN_A_RING, STREAMED_SHARE
-from oppa.cost.memory import CHUNK_INPUTS, first_stage
-from oppa.cost.prediction import predict_rows
-from oppa.cost.stages import activation_elements, norm_copies, stage_parameters
+from oppa.cost.memory import first_stage
+from oppa.cost.stages import activation_elements, stage_parameters
 from oppa.cost.step_time import replica_time, step_time
-from tests.cost.conftest import ROW, work_of
+from tests.cost.conftest import MEMORY, ROW, TIME, predicted, work_of
 
 law = settings(max_examples=20)
-TIME, MEMORY = "predicted_step_time_s", "predicted_memory_bytes"
 LONG = {"tp": 1, "pp": 1, "seq_len": 65536, "gbs": 8, "framework": "megatron"}
 SPARSE = {"experts": 64, "experts_per_token": 8, "expert_ffn": 1024, "tp": 1, "pp": 1, "dp": 64, "framework": "megatron"}
 SHARDED = {"dp": 64, "tp": 1, "pp": 1, "zero": 3, "framework": "fsdp"}
-
-
-def predicted(*changes: dict[str, object]) -> pd.DataFrame:
-    """Predictions of a usual row with changes, on as many devices as its degrees make up."""
-    rows = pd.DataFrame([{**ROW, "cp": 1, **change} for change in changes])
-    return predict_rows(rows.assign(gpus=rows["dp"] * rows["tp"] * rows["pp"] * rows["cp"]))
 
 
 @pytest.mark.parametrize("mode", ["ring", "all-to-all", "all-gather"])
@@ -316,35 +307,6 @@ def test_sharded_frozen_units_keep_the_gradients_of_recomputed_inputs() -> None:
     assert whole - less < 2 * inputs
 
 
-def test_residuals_in_fp32_keep_twice_the_inputs_of_layers() -> None:
-    alone = {"dp": 1, "tp": 1, "pp": 1, "zero": 0, "framework": "fsdp", "trained": "lora", "recompute": "full", "mbs": 4, "gbs": 4}
-    narrow, wide = predicted(alone, {**alone, "residuals": "32-bit"})[[MEMORY, TIME]].to_numpy(dtype=float)
-    inputs = 4 * ROW["seq_len"] * ROW["hidden"] * 2 * ROW["layers"]
-    assert wide[0] - narrow[0] > 0.99 * inputs and wide[1] > narrow[1]
-
-
-def test_norms_as_separate_operations_keep_and_move_more_unless_they_are_compiled() -> None:
-    alone = {"dp": 1, "tp": 1, "pp": 1, "zero": 0, "framework": "other", "mbs": 4, "gbs": 8, "loss": "fused"}
-    fused, plain, compiled, both = predicted(
-        *({**alone, "norms": norms, "compiled": compiled} for compiled in (False, True) for norms in ("fused", "plain"))
-    )[[MEMORY, TIME]].to_numpy(dtype=float)
-    copies = 4 * ROW["seq_len"] * ROW["layers"] * 4 * ROW["hidden"] * 2
-    assert plain[0] - fused[0] == pytest.approx(copies, rel=0.3) and plain[1] > fused[1]
-    assert (both == compiled).all()
-
-
-@pytest.mark.slow
-def test_the_copies_of_a_norm_are_those_that_transformers_keeps() -> None:
-    from transformers.models.llama.modeling_llama import LlamaRMSNorm
-
-    x, kept = torch.randn(64, 128).to(torch.bfloat16).requires_grad_(), {}
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.setdefault(tensor.data_ptr(), tensor), lambda tensor: tensor):
-        LlamaRMSNorm(128).to(torch.bfloat16)(x)
-    copies = norm_copies(work_of({"hidden": 128, "norms": "plain"})).item() / 2  # of each of a layer's two norms
-    of_a_fused_norm = x.nbytes
-    assert sum(tensor.nbytes for tensor in kept.values() if tensor.shape == x.shape) == of_a_fused_norm + 64 * copies * x.itemsize
-
-
 def test_a_loop_over_stacked_experts_moves_the_gradients_of_all_of_them_for_each() -> None:
     grouped, loop, frozen, frozen_loop = predicted(
         *(
@@ -354,22 +316,6 @@ def test_a_loop_over_stacked_experts_moves_the_gradients_of_all_of_them_for_each
         )
     )[TIME]
     assert loop > 3 * grouped and frozen_loop < 1.1 * frozen
-
-
-def test_logits_in_16_bits_keep_less_than_in_fp32() -> None:
-    alone = {"dp": 1, "tp": 1, "pp": 1, "zero": 0, "framework": "fsdp", "mbs": 8, "gbs": 8, "recompute": "full"}
-    narrow, wide = predicted({**alone, "loss": "plain-16-bit"}, {**alone, "loss": "plain"})[MEMORY].astype(float)
-    assert narrow < wide
-
-
-def test_a_chunked_loss_keeps_the_logits_of_a_chunk() -> None:
-    alone = {"dp": 1, "tp": 1, "pp": 1, "zero": 0, "framework": "fsdp", "mbs": 8, "gbs": 16, "recompute": "full"}
-    vocabularies = {"small": 1_024, "large": 128_000, "larger": 256_000}
-    rows = [{**alone, "hidden": 1024, "vocab": vocab, "loss": loss} for vocab in vocabularies.values() for loss in ("fused", "chunked")]
-    fused, chunked = predicted(*rows)[MEMORY].astype(float).to_numpy().reshape(-1, 2).T
-    small, large, larger = fused - chunked
-    assert small == 0 < large
-    assert larger / large == pytest.approx((256_000 - CHUNK_INPUTS * 1024) / (128_000 - CHUNK_INPUTS * 1024), rel=0.01)
 
 
 @law

@@ -1,7 +1,6 @@
 """Recognition by evidence, and refusals: rather not understood than wrong."""
 
 import json
-import re
 import shlex
 import tomllib
 from pathlib import Path
@@ -210,12 +209,6 @@ def test_a_line_in_which_nothing_may_vary_is_refused_with_the_way_to_name_it(lin
     assert "{micro_batch" in refused.value.hint
 
 
-def test_a_placeholder_that_the_shell_has_split_is_named(job) -> None:
-    with pytest.raises(InputError, match="the shell has split a placeholder: `batch=4:2` has no braces") as refused:
-        job("torchrun train.py --batch batch=4:2 4 8")
-    assert "quote it" in refused.value.hint
-
-
 @pytest.mark.parametrize(("machine", "settings", "noted"), [(CPUS, (), True), (CPUS, ["cluster.device=H100"], False), (GPUS, (), False)])
 def test_ranks_that_are_taken_for_cpus_are_noted(machine, settings, noted, job) -> None:
     made = job("torchrun --nproc-per-node 2 train.py '{batch=1:1,2}'", machine=machine, settings=settings)
@@ -248,11 +241,6 @@ def test_a_local_configuration_of_transformers_gives_the_model(job) -> None:
     config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 256}
     made = job(f"{TRAINER} --model_name_or_path m --block_size 128", {"m/config.json": json.dumps(config)})
     assert (made.problem.model.layers, made.problem.model.seq_len) == (2, 128)
-
-
-def test_braces_in_a_script_or_in_json_are_no_placeholders(job) -> None:
-    made = job(f"""{TRAINER} --lr_scheduler_kwargs '{{"a": 1}}'""")
-    assert '{{"a": 1}}' in made.problem.command.argv
 
 
 def test_the_environment_and_the_wrappers_of_a_line_are_kept(job) -> None:
@@ -361,32 +349,6 @@ def test_a_strategy_with_arguments_stays_as_the_file_has_it(job) -> None:
     assert not any("strategy" in word for word in made.problem.command.argv)
 
 
-@pytest.mark.parametrize(
-    ("line", "message", "hint"),
-    [
-        (
-            "python train.py --bs '{bs:4,8}' --epochs '{e=1:1,2}'",
-            "the placeholder `{bs:4,8}` has choices without its present value",
-            "name the present value first: `'{bs=4:4,8}'`",
-        ),
-        (
-            "'BATCH_SIZE={micro_batch=8:4,8,16}' torchrun --nproc-per-node 2 train.py --foo '{x=1:1,2}'",
-            "the variable `BATCH_SIZE` has the placeholder `{micro_batch=8:4,8,16}`",
-            """`--set 'space.parameters.batch_size={values=[8,4,16],default=8,env="BATCH_SIZE"}'`""",
-        ),
-        (
-            "pyhton train.py '{x=1:1,2}'",
-            "`pyhton` may start ranks of its own",
-            "is no program here, check its spelling",
-        ),
-    ],
-)
-def test_what_would_reach_the_program_as_text_is_refused(line, message, hint, job) -> None:
-    with pytest.raises(InputError, match=re.escape(message)) as refused:
-        job(line)
-    assert hint in refused.value.hint
-
-
 @pytest.mark.parametrize("line", ["torchrun --nproc-per-node 8 own.py", "accelerate launch --num_processes 8 own.py"])
 def test_a_loop_of_ones_own_with_the_trainers_names_gets_none_of_its_arguments(line, job) -> None:
     option = 'parser = argparse.ArgumentParser()\nparser.add_argument("--per_device_train_batch_size", type=int)\n'
@@ -394,27 +356,3 @@ def test_a_loop_of_ones_own_with_the_trainers_names_gets_none_of_its_arguments(l
         files = {"own.py": f"import argparse\nfrom accelerate import Accelerator\n{script}"}
         made = job(f"{line} --per_device_train_batch_size 4 --output_dir out --x '{{x=1:1,2}}'", files)
         assert "--logging_steps" not in made.problem.command.argv and made.meaning.framework != "transformers"
-
-
-def test_a_variable_that_a_parameter_varies_is_not_set_in_front_of_trials(job) -> None:
-    workers = 'space.parameters.workers={values=[4,8,16],env="WORKERS"}'
-    made = job("A=1 WORKERS=8 python train.py", settings=[workers])
-    assert made.problem.command.argv == ("env", "A=1", "python", "train.py") and made.problem.space["workers"].default == 8
-    stated = job("WORKERS=8 python train.py", settings=[workers, "space.parameters.workers.default=16"])
-    assert stated.problem.space["workers"].default == 16
-    with pytest.raises(InputError, match="the default of `workers`, 2, is not one of its values"):
-        job("WORKERS=2 python train.py", settings=[workers])
-
-
-@pytest.mark.parametrize("word", ["model={a:1,b:2}", "betas={adam:[0.9,0.95]}", "{loss:,.2f}", "{x:8}"])
-def test_braces_of_other_meaning_are_the_programs_own(word, job) -> None:
-    argv = job(f"python train.py '{word}' --epochs '{{e=1:1,2}}'").problem.command.argv
-    assert argv[2] == word.replace("{", "{{").replace("}", "}}")
-
-
-@pytest.mark.parametrize(("option", "knob", "count"), [("--bs", "bs", 1), ("--batch-size", "batch_size", 1), ("--workers", "workers", 0)])
-def test_a_knob_that_may_be_the_batch_has_a_note(option, knob, count, job) -> None:
-    made = job(f"python train.py {option} '{{{knob}=4:4,8}}'")
-    variable = job("python train.py", settings=[f'space.parameters.{knob}={{values=[4,8],env="{knob.upper()}"}}'])
-    for notes in (made.notes, variable.notes):
-        assert sum("may be the batch" in note for note in notes) == count
