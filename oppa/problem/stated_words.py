@@ -223,7 +223,7 @@ def is_profiler(word: str) -> bool:
 
 def looks_like_path(value: str, folder: Path = HERE) -> bool:
     """Return whether a value looks like a path: by its characters, its suffix, or because such a file exists in the program's folder."""
-    if is_switch(value) or _NUMBER.fullmatch(value) or _is_of_trials(value) or "\n" in value:
+    if is_switch(value) or is_number(value) or _is_of_trials(value) or "\n" in value:
         return False
     return "/" in value or value[0] in "~." or Path(value).suffix.lower() in _SUFFIXES or _exists(value, folder)
 

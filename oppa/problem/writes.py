@@ -39,24 +39,13 @@ _INPUTS = {
     *("pretrain", "pretrained", "image", "images", "video", "audio"),
 }
 """Parts of names of what a program usually only reads."""
-_FOLDERS = {"dir", "dirs", "directory", "folder"}
 _OUTPUTS = {
-    "out",
-    "output",
-    "outputs",
-    "outdir",
-    "save",
-    "saves",
-    "saved",
-    "log",
-    "logs",
-    "cache",
-    "result",
-    "results",
-    "dump",
-    "write",
+    *("out", "output", "outputs", "outdir", "save", "saves", "saved", "log", "logs", "cache", "result", "results", "dump", "write"),
     "export",
 }
+"""Parts of names of what a program writes."""
+_FOLDERS = {"dir", "dirs", "directory", "folder"}
+"""Parts of names of folders: a model in one may be read or written."""
 REASONS: Mapping[Kind, str] = {
     "redirect": "a trial writes into its own folder",
     "cache": "trials share a folder of the study",

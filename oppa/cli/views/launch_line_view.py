@@ -157,8 +157,8 @@ def print_changed(changed: "ChangedLine", files: "Sequence[Path]" = (), *, keep:
     out = style.err()
     if keep is not None:
         _print_words("your line", keep, out)
-        out.print("\n  keep it: the present configuration is as fast as the winner, within the error of the measurement")
-    _print_words("your line" if keep is None else "the winner's line, which is not measurably faster", changed, out)
+        out.print("\n  keep it: no other configuration is measurably faster")
+    _print_words("your line" if keep is None else "the winner's line", changed, out)
     if not changed.changes:
         out.print("\n  unchanged: the present configuration is the fastest")
         return

@@ -1,11 +1,12 @@
 """Read what arguments of the Trainer state of memory besides the layout: adapters, quantised weights, and the optimizer."""
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from oppa.tuning.launch_line.meaning import StatedFact
-from oppa.tuning.launch_line.options import Options
-from oppa.tuning.launch_line.trainer_program import TrainerProgram
+
+if TYPE_CHECKING:
+    from oppa.tuning.launch_line.trainer import TrainerArguments
 
 _ADAPTERS = ("use_peft", "lora_enable", "use_lora", "low_rank_training", "use_llm_lora")
 _QUANTIZED: Mapping[str, str] = {
@@ -21,26 +22,7 @@ _LIKE_ADAMW = ("adamw_torch_fused", "adamw_torch", "adamw_hf", "adamw_apex_fused
 """Optimizers with two moments in 32 bits."""
 
 
-class _Arguments(Protocol):
-    """Provides the arguments of a program."""
-
-    @property
-    def program(self) -> TrainerProgram:
-        """The program that reads them."""
-
-    @property
-    def options(self) -> Options:
-        """The options of the line."""
-
-    @property
-    def file(self) -> str:
-        """Name of the file that states the others."""
-
-    def text(self, name: str) -> str:
-        """Return the text of an argument; empty if it is not stated."""
-
-
-def fine_tuning(arguments: _Arguments) -> tuple[StatedFact, ...]:
+def fine_tuning(arguments: "TrainerArguments") -> tuple[StatedFact, ...]:
     """Return the keys of `[training]` that arguments state: which weights train, and the format of the others."""
     tuner = arguments.program.tuner
     adapter = next((name for name in _ADAPTERS if _is_on(arguments, name)), "")
@@ -55,7 +37,7 @@ def fine_tuning(arguments: _Arguments) -> tuple[StatedFact, ...]:
     return tuple(found)
 
 
-def unpredicted(arguments: _Arguments, *, optimizers: Collection[str] = ()) -> Iterator[str]:
+def unpredicted(arguments: "TrainerArguments", *, optimizers: Collection[str] = ()) -> Iterator[str]:
     """Yield a note if the optimizer needs another amount of memory than predicted.
 
     Args:
@@ -66,13 +48,13 @@ def unpredicted(arguments: _Arguments, *, optimizers: Collection[str] = ()) -> I
         yield f"predictions take AdamW with moments in 32 bits for `{optimizer}`, so its memory may differ"
 
 
-def _is_on(arguments: _Arguments, name: str) -> bool:
+def _is_on(arguments: "TrainerArguments", name: str) -> bool:
     """Return whether an argument is a switch that is on, or a number above 0."""
     option = arguments.options.get(name)
     return (option is not None and not option.values) or arguments.text(name).lower() not in _OFF
 
 
-def _origin(arguments: _Arguments, name: str) -> str:
+def _origin(arguments: "TrainerArguments", name: str) -> str:
     """Return the origin of an argument: the line, the file, or the program's default."""
     if name in arguments.options:
         return arguments.options.origin(name)

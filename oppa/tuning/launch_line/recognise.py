@@ -32,7 +32,9 @@ _MEGATRON_ALONE = ("--tensor-model-parallel-size", "--pipeline-model-parallel-si
 _BRIDGE = re.compile(r"(model\.\w+_model_parallel_size|train\.(global|micro)_batch_size|checkpoint\.\w+|logger\.\w+|scheduler\.\w+)=")
 _TRAINER = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "model_name_or_path", "output_dir")
 _OTHERS = r"(axolotl|olmo_core)\."
+"""Modules of programs that read some of the Trainer's names in their own way."""
 _LOOP = re.compile(r"\.backward\(|\bAccelerator\(|\bDataLoader\(|\bArgumentParser\(|\bdeepspeed\.initialize\(")
+"""Marks of a program with a training loop of its own."""
 _OPTION = re.compile(r"--[A-Za-z][\w.-]*")
 _SOLE = {
     "megatron": re.compile(rf"({'|'.join(_MEGATRON_ALONE)})(?==|$)"),
