@@ -24,7 +24,7 @@ PROFILED = ("bert", "llama-2-7b", "llama-3.2-1b", "moe", "qwen2-1.5b")
 """The simulated jobs whose profiles are compared."""
 POLLUX = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
 """Pollux's workloads, by their names in its measurements."""
-LIBRARIES = ("transformers", "accelerate", "lightning", "deepspeed", "plain")
+LIBRARIES = ("transformers", "accelerate", "lightning", "deepspeed", "plain", "torchtitan", "megatron")
 """Libraries whose launch lines are tuned."""
 DYNAMIX = ("8", "16", "32")
 """Numbers of simulated workers in DYNAMIX's Table I."""

@@ -22,7 +22,8 @@ def command(
 ) -> None:
     """Compare winners of launch lines with runs of all configurations by hand, and what trials write, by the newest runs.
 
-    The libraries are Transformers, accelerate, Lightning, DeepSpeed, and a plain loop around DDP, with tiny models on CPUs.
+    The libraries are Transformers, accelerate, Lightning, DeepSpeed, torchtitan, Megatron-LM, and a plain loop around DDP. Their models are
+    tiny, and run on CPUs.
     """
     from experiments.lib.result_output import print_result, write_result
     from experiments.libraries.lines import LIBRARIES, require_installed

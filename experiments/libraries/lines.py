@@ -17,7 +17,7 @@ from oppa.trials.environments import environment
 
 PYTHON = "LIBRARIES_PYTHON"
 """Variable that names an interpreter with the libraries, if they are in an environment apart; by default it is oppa's own."""
-PACKAGES = ("torch", "transformers", "accelerate", "lightning", "deepspeed", "torchtitan")
+PACKAGES = ("torch", "transformers", "accelerate", "lightning", "deepspeed", "torchtitan", "megatron-core")
 BATCH = "batch.global_batch=16"
 STARTERS: Mapping[str, tuple[str, ...]] = {
     "torchrun": ("-m", "torch.distributed.run"),
@@ -36,10 +36,12 @@ class Library:
     """Changes of the job, as `--set` takes them: batches, paths of the program's own, and fewer values."""
     packages: tuple[str, ...] = ()
     """Modules that the line needs besides torch."""
-    install: str = ""
-    """Arguments of `pip install` that bring it."""
+    installing: str = ""
+    """Commands that bring it, as a hint."""
     files: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     """Keys of JSON files in the folder that have other values."""
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Variables that the program needs on CPUs."""
 
     @property
     def is_installed(self) -> bool:
@@ -55,15 +57,15 @@ class Library:
         return str(made.python) if made is not None and made.state == "ready" else ""
 
     @property
-    def installing(self) -> str:
-        """Return the command that brings the library."""
-        return f"`pip install {self.install}`" if self.install else "`oppa env create deepspeed`"
-
-    @property
     def words(self) -> list[str]:
         """Return the words of the line."""
         starter = next(each for each in STARTERS if self.line.startswith(f"{each} "))
         return [self.interpreter, *STARTERS[starter], *self.line.removeprefix(starter).split()]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return the environment of trials and runs: one thread for each rank, and an own folder of TensorBoard."""
+        return {**os.environ, "OMP_NUM_THREADS": "1", "TENSORBOARD_LOGGING_DIR": "canary/tb", **self.environment}
 
     @property
     def versions(self) -> dict[str, str]:
@@ -92,7 +94,7 @@ LIBRARIES: Mapping[str, Library] = {
             "space.parameters.dataloader_num_workers=[0, 2]",
         ),
         packages=("transformers",),
-        install="transformers",
+        installing="run `pip install transformers`",
     ),
     "accelerate": Library(
         line=(
@@ -102,7 +104,7 @@ LIBRARIES: Mapping[str, Library] = {
         ),
         settings=(BATCH,),
         packages=("accelerate",),
-        install="accelerate",
+        installing="run `pip install accelerate`",
     ),
     "lightning": Library(
         line=(
@@ -112,11 +114,12 @@ LIBRARIES: Mapping[str, Library] = {
         ),
         settings=("space.parameters.num_workers=[0, 2]",),
         packages=("lightning", "typeshed_client"),
-        install="lightning 'jsonargparse[signatures]'",
+        installing="run `pip install lightning 'jsonargparse[signatures]'`",
     ),
     "deepspeed": Library(
         line="torchrun --nproc_per_node 2 zero.py --steps 120 --width 1024 --save_dir canary/out --deepspeed --deepspeed_config ds.json",
         packages=("deepspeed",),
+        installing="run `oppa env create deepspeed`",
         files={"ds.json": {"gradient_accumulation_steps": 4}},
     ),
     "plain": Library(
@@ -125,6 +128,43 @@ LIBRARIES: Mapping[str, Library] = {
             " --width 1024 --batch {micro_batch=1:1,2,4,8} --accumulate {num_microbatches} --threads {threads=1:1,2}"
         ),
         settings=(BATCH, 'command.paths."--weights"=redirect'),
+    ),
+    "torchtitan": Library(
+        line=(
+            "torchrun --nproc_per_node 2 titan.py --module small_llama --config small_llama --dump_folder canary/out --checkpoint.enable"
+            " --checkpoint.interval 40 --metrics.enable_tensorboard --training.steps 60 --training.seq_len 64"
+            " --training.local_batch_size 1 --training.global_batch_size 16 --parallelism.tensor_parallel_degree 1"
+            " --parallelism.fsdp_reshard_after_forward never"
+        ),
+        settings=("space.parameters.micro_batch=[1, 4, 8]",),
+        packages=("torchtitan", "oppa_client"),
+        installing="run `pip install torchtitan==0.3.0 triton ./client`",
+    ),
+    "megatron": Library(
+        line=(
+            "torchrun --nproc_per_node 2 pretrain_gpt.py --save canary/out --save-interval 40 --tensorboard-dir canary/tb --num-layers 2"
+            " --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 --position-embedding-type rope"
+            " --mock-data --vocab-size 255 --tokenizer-type NullTokenizer --disable-bias-linear --untie-embeddings-and-output-weights"
+            " --normalization RMSNorm --attention-dropout 0 --hidden-dropout 0 --lr 1e-3 --train-iters 120 --eval-iters 0"
+            " --eval-interval 1000 --num-workers 0 --distributed-backend gloo --transformer-impl local --no-persist-layer-norm"
+            " --no-gradient-accumulation-fusion --no-masked-softmax-fusion --no-bias-gelu-fusion --no-bias-dropout-fusion --no-rope-fusion"
+            " --global-batch-size 16 --micro-batch-size 1 --tensor-model-parallel-size 1 --pipeline-model-parallel-size 1"
+        ),
+        settings=(
+            "space.parameters.tp=[1]",  # sequence parallelism, which comes with more, requires Transformer Engine
+            "space.parameters.micro_batch=[1, 4, 8]",
+            'space.parameters.schedule=["1f1b"]',
+            'space.parameters.recompute=["none"]',
+            "space.parameters.overlap_zero_comm=[false]",
+            "space.parameters.overlap_zero_allgather=[false]",
+            "space.parameters.dp_bucket_mb=[4096]",
+        ),
+        packages=("megatron.core", "megatron.training"),
+        installing=(
+            "run `pip install megatron-core==0.16.1 einops psutil regex six tensorboard`, and name a checkout of Megatron-LM `core_v0.16.1`"
+            " without its `megatron/core` in `PYTHONPATH`"
+        ),
+        environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1", "TORCHDYNAMO_DISABLE": "1", "PYTORCH_JIT": "0"},
     ),
 }
 """Launch lines by library."""
@@ -156,9 +196,4 @@ def require_installed(names: list[str]) -> None:
     if not lacking:
         return
     hints = [LIBRARIES[name].installing for name in lacking]
-    raise EnvironmentLackingError(f"not installed: {', '.join(lacking)}", hint=f"run {' and '.join(hints)}, or name others by `--tasks`")
-
-
-def variables() -> dict[str, str]:
-    """Return the environment of trials and runs: one thread for each rank, and an own folder of TensorBoard."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "TENSORBOARD_LOGGING_DIR": "canary/tb"}
+    raise EnvironmentLackingError(f"not installed: {', '.join(lacking)}", hint=f"{'; '.join(hints)}; or name others by `--tasks`")

@@ -40,8 +40,8 @@ def _by_hand(found: Found) -> Section:
     names = sorted(found.step_times_s, key=lambda name: medians.get(name, float("inf")))
     marks = {found.winner: "winner", found.baseline: "baseline"} if found.winner != found.baseline else {found.winner: "winner, baseline"}
     rows = [(name, marks.get(name, ""), *_times(found.step_times_s[name], medians.get(name))) for name in names]
-    software = ", ".join(f"{name} {version}" for name, version in found.versions.items())
-    text = f"Milliseconds of a step: the median, the least and the most of all runs, each of which counts by its median. {software}".strip()
+    origin = "; ".join(filter(None, (found.measured, ", ".join(f"{name} {version}" for name, version in found.versions.items()))))
+    text = f"Milliseconds of a step: the median, the least and the most of all runs, each of which counts by its median. {origin}".strip()
     return Section(
         title=f"Runs of {found.name} by hand",
         text=text,

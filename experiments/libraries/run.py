@@ -14,14 +14,16 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from experiments.lib.guarded_run import run_guarded
 from experiments.libraries.canaries import digest
-from experiments.libraries.lines import LIBRARIES, Library, variables
+from experiments.libraries.lines import LIBRARIES, Library
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.configuration import Configuration
+from oppa.report.record import hardware
 from oppa.trials import logs
 from oppa.trials.trial_folder import write_json
 from oppa.tuning.launch_line.changed_line import changed_line
@@ -47,6 +49,8 @@ class Found:
     """Holds what was found of one library."""
 
     name: str
+    measured: str = ""
+    """Day and machine of the search."""
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     trials: int = 0
     """Trials of all kinds: of the search, of the baseline, and of contenders at the end."""
@@ -117,7 +121,7 @@ def measure(names: Sequence[str], *, trials: int, rounds: int, folder: Path, wor
         if not place.is_dir():  # the record is of another machine
             library.fill(place)
         with contextlib.chdir(place):
-            job = load_line(library.words, settings=library.settings, environment=variables())
+            job = load_line(library.words, settings=library.settings, environment=library.variables)
             everything = list(job.problem.candidates())
             if len(everything) > MOST:
                 raise InputError(f"`{name}` has {len(everything)} configurations", hint=f"leave at most {MOST} in `{__name__}`")
@@ -147,13 +151,14 @@ def _tuned(name: str, library: Library, place: Path, trials: int) -> Found:
     settings = (f"limits.repeats={REPEATS}", *library.settings)
     words = ["tune", "--json", "--study", STUDY, "--trials", str(trials), *(word for each in settings for word in ("--set", each))]
     argv = [sys.executable, "-m", "oppa", *words, "--", *library.words]
-    done = subprocess.run(argv, cwd=place, env=variables(), capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, cwd=place, env=library.variables, capture_output=True, text=True, check=False)
     if done.returncode:
         raise EnvironmentLackingError(f"the search of {name} failed: {done.stderr[-2000:]}", hint=f"read {place / STUDY}")
     found, after = json.loads(done.stdout), digest(place)
     tried = [*found["trials"], *found["default_trials"], *found["verification"]]
     return Found(
         name=name,
+        measured=f"{datetime.now(UTC):%Y-%m-%d}, {hardware()}",
         versions=library.versions,
         trials=len(tried),
         failed=sum(trial["outcome"] not in ("completed", "terminated_early") for trial in tried),
@@ -192,7 +197,7 @@ def _by_hand(library: Library, job: LineJob, configuration: Configuration, line:
     shutil.rmtree(place, ignore_errors=True)
     library.fill(place)
     write_files(job, configuration, place)
-    log, given = place.with_suffix(".log"), {**variables(), "STEP_TIMES": str(place / TIMES)}
+    log, given = place.with_suffix(".log"), {**library.variables, "STEP_TIMES": str(place / TIMES)}
     if failed := run_guarded(line, place, environment=given, log=log, limit_s=LIMIT_S):
         tell(f"{configuration.id} failed: {failed}: {logs.last_words(log)}")
     times = json.loads((place / TIMES).read_text())[WARM_UP:] if (place / TIMES).is_file() else []

@@ -12,7 +12,7 @@ import subprocess
 import pytest
 
 from experiments.libraries.canaries import digest
-from experiments.libraries.lines import LIBRARIES, PYTHON, Library, variables
+from experiments.libraries.lines import LIBRARIES, PYTHON, Library
 from tests.command_line import Oppa
 from tests.sampling import nightly
 
@@ -44,7 +44,7 @@ def test_a_line_is_tuned_without_a_job_file_and_the_printed_line_runs(name: str,
     if not library.is_installed:
         pytest.skip(f"{name} is in no environment: {library.installing}, or name an interpreter that has it in {PYTHON}")
     library.fill(tmp_path)
-    for variable, value in variables().items():
+    for variable, value in library.variables.items():
         monkeypatch.setenv(variable, value)
     before = digest(tmp_path)
     settings = (word for each in library.settings for word in ("--set", each))

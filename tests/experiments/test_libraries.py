@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 
-from experiments.libraries.lines import LIBRARIES, Library, variables
+from experiments.libraries.lines import LIBRARIES, Library
 from experiments.libraries.page import sections
 from experiments.libraries.run import MOST, Found, measure, read, to_json
 from experiments.registry import LIBRARIES as DECLARED
@@ -53,7 +53,7 @@ def test_a_line_has_few_configurations_and_a_baseline(name: str, tmp_path) -> No
         pytest.skip(f"{name} is not installed here")
     library.fill(tmp_path)
     with contextlib.chdir(tmp_path):
-        problem = load_line(library.words, settings=library.settings, environment=variables()).problem
+        problem = load_line(library.words, settings=library.settings, environment=library.variables).problem
     assert problem.baseline is not None and 3 < len(problem.candidates()) <= MOST
 
 
