@@ -146,7 +146,8 @@ def _of_one_task(header: Mapping[str, str]) -> dict[str, str | int]:
 def _uses_batch(meaning: Meaning, command: LineCommand) -> bool:
     """Return whether the batch is held: a parameter, a file or a placeholder divides it."""
     templates = [*command.argv, *(spell(file.keys) for file in meaning.files), str(meaning.arguments)]
-    return meaning.completes or any(name in text for text in templates for name in ("{micro_batch", "{num_microbatches", "{global_batch"))
+    divides = meaning.completes or "micro_batch" in meaning.arguments
+    return divides or any(name in text for text in templates for name in ("{micro_batch", "{num_microbatches", "{global_batch"))
 
 
 def _kept_settings(meaning: Meaning) -> dict[str, Value]:

@@ -2,7 +2,7 @@
 
 Releases before 0.3 read a file, `--job.config_file`; release 0.3 names a function, `--module llama3 --config llama3_8b`. The registry of
 models (torchtitan_models.toml) has the dimensions that a name means, and what some functions state. What another function states is not
-known, so only what the line overrides may vary.
+known, so only what the line overrides may vary. Commits after 0.3 count tokens in place of sequences; see `torchtitan_tokens`.
 """
 
 import functools
@@ -20,6 +20,7 @@ from oppa.tuning.launch_line.meaning import Arguments, ArgumentWords, LineConfli
 from oppa.tuning.launch_line.options import Options, require_consistent
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
+from oppa.tuning.launch_line.torchtitan_tokens import PASSES, TOKENS, batch_words, counts_tokens
 
 _FILE = "job.config_file"
 _DEGREES = {
@@ -39,6 +40,9 @@ _OLDER = {
 }
 """Keys of earlier releases."""
 _GLOBAL, _PIPELINE_BATCH = "training.global_batch_size", "parallelism.pipeline_parallel_microbatch_size"
+_LOCAL, _LENGTH = "training.local_batch_size", "training.seq_len"
+_DEFAULTS = {_LOCAL: 8, _LENGTH: 2048, _GLOBAL: -1}
+"""Sizes that torchtitan has if nothing states them; -1 is one step without accumulation."""
 _STATED_BY = {
     **_DEGREES,
     "micro_batch": "training.local_batch_size",
@@ -65,6 +69,12 @@ _DERIVED = {"--training.global_batch_size": ("dp", "micro_batch"), "--parallelis
 """Parameters that decide the default of an option."""
 _MODES = tuple(f"activation_checkpoint:{mode}" for mode in ("none", "selective", "full"))
 """Subcommands of release 0.3, which take the place of an option."""
+_OF_FUNCTIONS: Arguments = {
+    "compile": {"false": ["--compile.no-enable"], "true": ["--compile.enable"]},
+    "cuda_graphs": {"false": ["--training.disable_cuda_graphs"], "true": ["--training.no-disable_cuda_graphs"]},
+    "recompute": {mode: [f"activation_checkpoint:{mode}"] for mode in ("none", "selective", "full")},
+}
+"""Words for a registered function; options that follow a subcommand are its own, so recomputation is last."""
 _MEASURED = ("metrics.log_freq",)
 
 
@@ -77,8 +87,8 @@ def registry() -> dict[str, dict[str, dict[str, Any]]]:
 class _Effective:
     """Holds the effective configuration: the file's values, with the line's over them."""
 
-    def __init__(self, options: Options, values: Mapping[str, Any], file: str) -> None:
-        self._options, self._values, self._file = options, values, file
+    def __init__(self, options: Options, values: Mapping[str, Any], file: str, *, in_tokens: bool = False) -> None:
+        self._options, self._values, self._file, self.in_tokens = options, values, file, in_tokens
 
     def get(self, key: str, usual: Any) -> Any:
         """Return the value of a key."""
@@ -86,7 +96,29 @@ class _Effective:
         return found if origin else usual
 
     def stated(self, key: str) -> tuple[Any, str]:
-        """Return a value with its origin; an empty origin if nothing states it."""
+        """Return a value with its origin; an empty origin if nothing states it. Batches are counted in sequences."""
+        if self.in_tokens and key in TOKENS:
+            return self._in_sequences(key)
+        return self._written(key)
+
+    def _in_sequences(self, key: str) -> tuple[Any, str]:
+        """Return a size that a commit after 0.3 states in tokens; raises InputError if it holds no whole number of sequences."""
+        found, origin = self._written(TOKENS[key])
+        if key == _LENGTH:
+            return (found, origin) if origin else self._written(key)
+        usual = int(at(self._values, _LENGTH) or _DEFAULTS[_LENGTH])
+        if not origin and key == _LOCAL and self._values:  # a function states tokens, which stay if the length changes
+            found, origin = int(at(self._values, key) or _DEFAULTS[_LOCAL]) * usual, self._file
+        length, stated = self._in_sequences(_LENGTH)
+        if not origin or found == _DEFAULTS[_GLOBAL] or not stated:
+            return None, ""
+        if not {type(found), type(length)} <= {int} or found % length:
+            message = f"`{TOKENS[key]} = {spell(found)}` ({origin}) is not a multiple of the {spell(length)} tokens of a sequence"
+            raise InputError(message, hint=f"state whole sequences: a multiple of `{TOKENS[_LENGTH]}`")
+        return found // length, origin
+
+    def _written(self, key: str) -> tuple[Any, str]:
+        """Return a value as the line or the file has it, with its origin."""
         for name in (key, _OLDER.get(key, "")):
             table, _, last = name.rpartition(".")
             if name and f"{table}.no-{last}" in self._options:
@@ -103,6 +135,10 @@ class _Effective:
         older = _OLDER.get(key, "")
         is_older = bool(older) and at(self._values, key) is None and at(self._values, older) is not None
         return f"--{older if is_older else key}"
+
+    def option(self, key: str) -> str:
+        """Return the option that states a key in the release of the line, without dashes."""
+        return TOKENS.get(key, key) if self.in_tokens else key
 
     def number(self, key: str, usual: int) -> int:
         """Return the whole number of a key; raises InputError for anything else."""
@@ -153,14 +189,14 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     if file is None:
         functions = registry()["functions"].get(options.value("module").removeprefix("torchtitan.models."), {})
         values, shown = functions.get(options.value("config"), {}), "the registry"
-    effective = _Effective(options, values, shown)
+    effective = _Effective(options, values, shown, in_tokens=file is None and counts_tokens(options, sources))
     if file is None and not values:
         return _of_unknown_function(sources, options, effective, evidence=evidence)
     model, origin = _model(options, effective, shown)
     settings, origins, global_batch = _settings(effective, sources)
     by_function = file is None
-    completes = by_function and bool(model)
-    arguments = {} if completes else _arguments(settings, effective, by_function=by_function, has_model=bool(model))
+    completes = by_function and bool(model) and not effective.in_tokens
+    arguments = {} if completes else _arguments(settings, effective, total=global_batch, by_function=by_function, has_model=bool(model))
     replaced = _replaced(arguments, completes=completes)
     precision = str(effective.get("training.mixed_precision_param", "bfloat16"))
     facts = [StatedFact(name="file", value=file.text, origin=file.origin)] if file else []
@@ -194,11 +230,15 @@ def _of_unknown_function(sources: LineSources, options: Options, effective: _Eff
     stated = {name: origin for name, key in _STATED_BY.items() if (origin := effective.stated(key)[1])}
     found, _, _ = _settings(effective, sources)
     total = effective.number(_GLOBAL, -1)
-    arguments = _arguments(found, effective, by_function=True, has_model=False)
+    arguments = _arguments(found, effective, total=max(total, 1), by_function=True, has_model=False)
     arguments = {name: words for name, words in arguments.items() if (total > 0 or name == "zero_stage") and name in {"dp", *stated}}
     unstated = [_GLOBAL] if total <= 0 else [_STATED_BY[name] for name in ("tp", "micro_batch") if name not in stated]
     function = options.value("config") or "the configuration"
-    hints = [f"state `--{key} ...` in the line, so that more may vary: what `{function}` states is not known" for key in unstated]
+    unstated = [_LENGTH] if effective.in_tokens and not effective.stated(_LENGTH)[1] else unstated
+    hints = [
+        f"state `--{effective.option(key)} ...` in the line, so that more may vary: what `{function}` states is not known"
+        for key in unstated
+    ]
     return Meaning(
         framework="torchtitan",
         evidence=evidence,
@@ -225,7 +265,7 @@ def _model(options: Options, effective: _Effective, file: str) -> tuple[dict[str
     known = {each.lower(): dimensions for each, dimensions in registry().get(name, {}).items()}
     if flavor.lower() not in known:
         return {}, ""
-    return {"gated": True, "tied": False, **known[flavor.lower()], "seq_len": effective.number("training.seq_len", 2048)}, origin
+    return {"gated": True, "tied": False, **known[flavor.lower()], "seq_len": effective.number(_LENGTH, _DEFAULTS[_LENGTH])}, origin
 
 
 def _settings(effective: _Effective, sources: LineSources) -> tuple[dict[str, Value], dict[str, str], int]:
@@ -248,9 +288,10 @@ def _settings(effective: _Effective, sources: LineSources) -> tuple[dict[str, Va
         0 if shards == 1 and replicas > 1 else 2 if reshard == "never" or (reshard == "default" and degrees["pp"] > 1) else 3
     )
     found |= {"dp_replicate": replicas} if replicas > 1 and found["zero_stage"] else {}
-    local = effective.number("training.local_batch_size", 8)
-    total = effective.number(_GLOBAL, -1)
-    found["micro_batch"] = local if degrees["pp"] == 1 else effective.number(_PIPELINE_BATCH, 1)
+    local = effective.number(_LOCAL, _DEFAULTS[_LOCAL])
+    total = effective.number(_GLOBAL, _DEFAULTS[_GLOBAL])
+    in_pipeline = local if effective.in_tokens else effective.number(_PIPELINE_BATCH, 1)
+    found["micro_batch"] = local if degrees["pp"] == 1 else in_pipeline
     if degrees["pp"] > 1:
         named = str(effective.get("parallelism.pipeline_parallel_schedule", "1F1B"))
         schedule = next((ours for ours, theirs in SCHEDULES.items() if theirs.lower() == named.lower()), named)
@@ -262,23 +303,30 @@ def _settings(effective: _Effective, sources: LineSources) -> tuple[dict[str, Va
         found["cuda_graphs"] = not effective.get("training.disable_cuda_graphs", False)
     keys = {**_STATED_BY, "micro_batch": _PIPELINE_BATCH} if degrees["pp"] > 1 else _STATED_BY
     origins = {name: effective.stated(key)[1] or "default of torchtitan" for name, key in keys.items()}
-    return found, origins, total if total > 0 else local * dp
+    passes = effective.number(PASSES, 1) if effective.in_tokens and degrees["pp"] > 1 else 1
+    return found, origins, total if total > 0 else local * passes * dp
 
 
-def _arguments(settings: Mapping[str, Value], effective: _Effective, *, by_function: bool, has_model: bool) -> dict[str, ArgumentWords]:
+def _arguments(
+    settings: Mapping[str, Value], effective: _Effective, *, total: int, by_function: bool, has_model: bool
+) -> dict[str, ArgumentWords]:
     """Return the words of each parameter that varies, as releases before 0.3 have them.
 
     A pipeline stays as it is: in a file's release, the batch that passes through it is another option for each schedule. So does
     compilation that nothing states, as its option depends on the release.
     """
     batch = [f"--{_GLOBAL}", "{global_batch}"]
+    in_tokens = batch_words(total, effective.number(_LENGTH, _DEFAULTS[_LENGTH])) if effective.in_tokens else {}
+    batch = list(in_tokens.get("dp", batch))
     found: dict[str, ArgumentWords] = {"dp": batch, "tp": [effective.spelled(_DEGREES["tp"]), "{tp}"]}
     if settings["zero_stage"]:
         found["dp"] = [*batch, effective.spelled("parallelism.data_parallel_shard_degree"), "-1"]
         option = "--parallelism.fsdp_reshard_after_forward"
         found["zero_stage"] = {"2": [option, "never"], "3": [option, "always"]}
     if settings["pp"] == 1:
-        found["micro_batch"] = [effective.spelled("training.local_batch_size"), "{micro_batch}"]
+        found["micro_batch"] = in_tokens.get("micro_batch") or [effective.spelled(_LOCAL), "{micro_batch}"]
+    if in_tokens and has_model:
+        found |= _OF_FUNCTIONS
     if not by_function:
         found["recompute"] = ["--activation_checkpoint.mode", "{recompute}"]
         if has_model:
@@ -298,8 +346,8 @@ def _stated_extras(settings: Mapping[str, Value]) -> dict[str, object]:
 
 def _choices(settings: Mapping[str, Value], arguments: Arguments, *, has_model: bool) -> dict[str, object]:
     found: dict[str, object] = {"zero_stage": [2, 3]} if settings["zero_stage"] else {}
-    compiles = [False, True] if len(arguments.get("compile", ())) > 1 else [False]
-    return found | ({"compile": compiles, "cuda_graphs": [False]} if has_model else {})
+    switches = {name: [False, True] if len(arguments.get(name, ())) > 1 else [False] for name in ("compile", "cuda_graphs")}
+    return found | (switches if has_model else {})
 
 
 def _replaced(arguments: Mapping[str, object], *, completes: bool) -> set[str]:
@@ -314,4 +362,5 @@ def _replaced(arguments: Mapping[str, object], *, completes: bool) -> set[str]:
             *_MEASURED,
         }
     own = {key for name in arguments for key in _SET.get(name, [])}
+    own |= {TOKENS[key] for key in own & {_GLOBAL, _LOCAL}}
     return own | {_OLDER[key] for key in own if key in _OLDER} | set(_MEASURED)

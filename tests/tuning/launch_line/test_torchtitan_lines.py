@@ -5,6 +5,7 @@ import shlex
 import pytest
 
 from oppa.errors import InputError
+from oppa.tuning.formats.space_words import values_outside_trials
 from oppa.tuning.launch_line.understand import understand
 from tests.tuning.launch_line.conftest import CPUS
 
@@ -58,3 +59,37 @@ def test_the_micro_batch_of_a_pipeline_has_an_option_of_its_own() -> None:
     words = "--module llama3 --config llama3_8b --parallelism.pipeline_parallel_degree 2"
     found = understand(shlex.split(f"{LINE} {words}"), environment={}, machine=CPUS)[1]
     assert (found.settings["micro_batch"], found.origins["micro_batch"]) == (1, "default of torchtitan")
+
+
+TOKENS = f"{LINE} --module llama3 --config llama3_8b --training.num_tokens_per_microbatch_per_dp_rank"
+
+
+def test_batches_that_are_counted_in_tokens_are_those_of_sequences(job) -> None:
+    made = job(f"{TOKENS} 32768 --training.num_tokens_per_train_step=524288")
+    assert (made.meaning.global_batch, made.problem.baseline.micro_batch, made.problem.stated_model.seq_len) == (64, 4, 8192)
+    each = next(each for each in made.problem.candidates() if each.micro_batch == 2 and each.recompute == "full")
+    words = made.problem.launch_line(each).words(values_outside_trials(made.problem, each), {})
+    assert words[words.index("--training.num_tokens_per_microbatch_per_dp_rank") + 1] == "16384"
+    assert words[words.index("--training.num_tokens_per_train_step") + 1] == "524288" and words[-1] == "activation_checkpoint:full"
+    assert not [word for word in words if word in ("--training.local_batch_size", "--training.global_batch_size", "--training.seq_len")]
+
+
+def test_tokens_of_a_function_stay_if_the_length_changes(job) -> None:
+    made = job(f"{LINE} --module llama3 --config llama3_8b --training.max_context_length 4096")
+    assert (made.problem.baseline.micro_batch, made.meaning.global_batch, made.problem.stated_model.seq_len) == (2, 16, 4096)
+    with pytest.raises(InputError, match=r"= 10000` .* is not a multiple of the 8192 tokens of a sequence"):
+        job(f"{TOKENS} 10000")
+
+
+def test_a_checkout_shows_that_batches_are_counted_in_tokens(job) -> None:
+    files = {"torchtitan/config/configs.py": "num_tokens_per_microbatch_per_dp_rank: int = 16384\n"}
+    made = job(f"{LINE} --module llama3 --config llama3_8b", files)
+    assert "--training.num_tokens_per_train_step" in made.text and "local_batch_size" not in made.text
+
+
+def test_a_length_that_an_unknown_function_states_is_asked_for(job) -> None:
+    line = f"{TOKENS} 32768 --training.num_tokens_per_train_step 262144".replace("llama3", "qwen3")
+    with pytest.raises(InputError, match="nothing in this launch line may vary") as refused:
+        job(line)
+    assert "`--training.max_context_length ...`" in refused.value.hint
+    assert job(f"{line} --training.max_context_length 4096").meaning.global_batch == 64
