@@ -137,6 +137,7 @@ def _gone_and_lacking(job: LineJob, differing: Set[str], new: Stated) -> tuple[s
     gone = {*_options_of(problem, differing), *aliases} & stated - new.keys()
     lacking = {*_options_of(problem, {name for names in aliases.values() for name in names})}
     lacking |= {_key(option) for option, names in job.meaning.derived.items() if differing & set(names)}
+    lacking |= {_key(option) for option in job.meaning.imposed if differing}
     return gone, lacking - stated
 
 

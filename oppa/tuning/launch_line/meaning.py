@@ -27,6 +27,15 @@ TITLES: Mapping[str, str] = {
 """Usual names of frameworks, by their keys."""
 ASSUMED = "assumed"
 """Origin of a value that nothing states; it serves predictions alone."""
+ASSUMED_VOCAB = 128256
+VOCAB_NOTE = f"the size of the vocabulary is not stated: {ASSUMED_VOCAB} is {ASSUMED} in predictions; `--set model.vocab=...` states it"
+
+
+def imposed_note(option: str) -> str:
+    """Return the note on an option that trials have although the line lacks it."""
+    return f"trials have `{option}`, which the line lacks: it saves memory under tensor parallelism, and the winner keeps it"
+
+
 ArgumentWords = Sequence[str] | Mapping[str, Sequence[str]]
 """Words that a parameter adds, or those of each value."""
 Arguments = Mapping[str, ArgumentWords]
@@ -120,6 +129,8 @@ class Meaning:
     """Parameters that an option states in other words than trials have, by the option."""
     derived: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     """Parameters from which the program takes the value of an option that the line lacks, by the option."""
+    imposed: tuple[str, ...] = ()
+    """Options of the present configuration's trial that the line lacks, and that change what the program does."""
     arguments: Arguments = dataclasses.field(default_factory=dict)
     files: tuple[EditedFile, ...] = ()
     choices: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from oppa import catalog
 from oppa.errors import InputError
@@ -17,7 +17,17 @@ from oppa.problem.space_file import read_space
 from oppa.problem.training import Training
 from oppa.tuning.formats import megatron, space_words
 from oppa.tuning.formats.megatron_command import model_facts, states_architecture
-from oppa.tuning.launch_line.meaning import ASSUMED, Arguments, ArgumentWords, LineConflict, LineDevices, Meaning
+from oppa.tuning.launch_line.meaning import (
+    ASSUMED_VOCAB,
+    VOCAB_NOTE,
+    Arguments,
+    ArgumentWords,
+    LineConflict,
+    LineDevices,
+    Meaning,
+    StatedFact,
+    imposed_note,
+)
 from oppa.tuning.launch_line.megatron_rules import require_compatible
 from oppa.tuning.launch_line.moe_pattern import dense_layers
 from oppa.tuning.launch_line.options import Options, require_consistent
@@ -38,8 +48,9 @@ _ENCODERS = ("--decoder-seq-length", "--encoder-num-layers", "--img-h", "--freez
 _VOCABULARIES = {"GPT2BPETokenizer": 50257}
 """Sizes of vocabularies that a tokenizer always has."""
 _FSDP_NOTE = "the search space of Megatron-LM has no FSDP: its stage, its pipeline and all other options stay, and nothing is predicted"
-_ASSUMED_VOCAB = 128256
 _GLOBAL, _MICRO = "--global-batch-size", "--micro-batch-size"
+_OPTIMIZER, _MODULES, _SEQUENCE = "--optimizer", "--recompute-modules", "--sequence-parallel"
+_LIKE_ADAMW = ("", "adam", "cpu_adam")
 
 
 def understand(sources: LineSources, *, evidence: str) -> Meaning:
@@ -63,11 +74,12 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     stated = options.number(_GLOBAL)
     space = _space(devices, stated or micro * dp, {**assumed, **model})
     worded = [known for known in space.parameters if known.is_extra and known.words]
-    extras = space_words.read_from(worded, options.grouped())
+    extras = space_words.read_from(worded, _in_order(options.grouped()))
     extras |= {"cp": settings["cp"]} if "cp" in settings else {}
     if "--fp8-format" in options and "--fp8-recipe" not in options:
         extras |= {"fp8": "delayed"}  # the default of --fp8-recipe
     settings = {**settings, **extras}
+    imposed = (_SEQUENCE,) if int(settings.get("tp", 1)) > 1 and _SEQUENCE not in options else ()
     replaced = {*megatron.KNOWN, *_ALIASES, *_MEASURED}
     replaced |= {option for known in worded if known.name in extras for option in _options_of(known.words)}
     conflicts = [LineConflict(about="steps of growing batches", taken="no ramp-up in trials", other=options.value("--rampup-batch-size"))]
@@ -88,14 +100,46 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         words=tuple(templates(options.without(replaced))),
         aliases=_ALIASES,
         derived={_GLOBAL: ("dp", "micro_batch")},
+        imposed=imposed,
         arguments={} if model else _plain_arguments(is_fsdp=is_fsdp),
         choices={name: [value] for name, value in extras.items()} if model else {} if is_fsdp else {"zero_stage": [0, 1]},
         steps={"format": "megatron"},
         added=("--log-interval", "1", "--exit-interval", "{steps}"),
         conflicts=tuple(conflicts) if "--rampup-batch-size" in options else (),
-        notes=tuple(notes),
+        notes=(*notes, *map(imposed_note, imposed)),
+        facts=_kept_modules(options, extras),
+        training=_optimizer(options),
+        unpredicted=tuple(_unpredicted(options, extras)),
         missing=sources.missing,
     )
+
+
+def _kept_modules(options: Options, extras: Mapping[str, Value]) -> tuple[StatedFact, ...]:
+    """Return the modules that selective recomputation recomputes, if no parameter has them."""
+    given = options.get(_MODULES)
+    if given is None or "recompute_modules" in extras:
+        return ()
+    return (StatedFact(name="recompute_modules", value=given.text, origin=given.origin),)
+
+
+def _optimizer(options: Options) -> tuple[StatedFact, ...]:
+    """Return SGD as a key of `[training]`, as predictions have its momentum."""
+    if options.value(_OPTIMIZER) != "sgd":
+        return ()
+    return (StatedFact(name="optimizer", value="sgd", origin=options.origin(_OPTIMIZER)),)
+
+
+def _unpredicted(options: Options, extras: Mapping[str, Value]) -> Iterator[str]:
+    """Yield notes on what needs another amount of memory or time than predicted."""
+    if (optimizer := options.value(_OPTIMIZER)) not in (*_LIKE_ADAMW, "sgd"):
+        yield f"predictions take AdamW for `{_OPTIMIZER} {clipped(optimizer)}`, so its memory and its update may differ"
+    if kept := _kept_modules(options, extras):
+        yield f"`{_MODULES} {clipped(kept[0].value)}` stays, and predictions of selective recomputation recompute the attention alone"
+
+
+def _in_order(words: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Return options with the modules of recomputation in the order of the search space, as their order has no effect."""
+    return {name: sorted(values) if name == _MODULES else values for name, values in words.items()}
 
 
 def _origins(options: Options, extras: Mapping[str, Value]) -> dict[str, str]:
@@ -174,10 +218,7 @@ def _model(options: Options, sources: LineSources) -> tuple[dict[str, Value], di
     notes = [f"not a number: `{each}`" for each in unread]
     if vocab:
         return {**found, "vocab": vocab}, {}, notes
-    notes.append(
-        f"the size of the vocabulary is not stated: {_ASSUMED_VOCAB} is {ASSUMED} in predictions; `--set model.vocab=...` states it"
-    )
-    return found, {"vocab": _ASSUMED_VOCAB}, notes
+    return found, {"vocab": ASSUMED_VOCAB}, [*notes, VOCAB_NOTE]
 
 
 def _latents(options: Options) -> dict[str, Value]:

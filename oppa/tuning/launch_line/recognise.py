@@ -143,7 +143,10 @@ def _megatron(sources: LineSources) -> str:
 def _bridge(sources: LineSources) -> str:
     marks = [match[1] for word in sources.line.arguments if (match := _BRIDGE.match(word.text))]
     own = [mark for mark in marks if mark.startswith(("train.", "checkpoint."))]
-    named = sources.line.program_name == "run_recipe.py" or sources.imports(r"megatron\.bridge")
+    is_runner = sources.line.program_name == "run_recipe.py"
+    if is_runner and not marks and {"--recipe", "--mode"} & {option.name for option in Options(sources.line.arguments).all}:
+        return "run_recipe.py"
+    named = is_runner or sources.imports(r"megatron\.bridge")
     return f"{marks[0]}=" if (len(marks) >= 2 and own) or (marks and named) else ""
 
 

@@ -2,7 +2,8 @@
 
 MEGATRON = (
     "srun -N64 --ntasks-per-node=8 --gpus-per-node=8 --container-image=mcore.sqsh --container-mounts=/lustre --cpu-bind=none "
-    "python pretrain_gpt.py --tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --num-layers 96 --hidden-size 12288 "
+    "python pretrain_gpt.py --tensor-model-parallel-size 8 --sequence-parallel --pipeline-model-parallel-size 4 --num-layers 96 "
+    "--hidden-size 12288 "
     "--num-attention-heads 96 --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 1536 --bf16 "
     "--use-distributed-optimizer --train-iters 1000 --save /lustre/run7"
 )

@@ -11,7 +11,8 @@ from oppa.tuning.launch_line.winner_files import write_files
 TRAINER = "torchrun --nproc-per-node 8 train.py --per_device_train_batch_size 4 --gradient-accumulation-steps=4 --output_dir out"
 MEGATRON = (
     "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 256 "
-    "--max-position-embeddings 256 --micro-batch-size 2 --global-batch-size 32 --use-distributed-optimizer --tensor-model-parallel-size 2"
+    "--max-position-embeddings 256 --micro-batch-size 2 --global-batch-size 32 --use-distributed-optimizer "
+    "--sequence-parallel --tensor-model-parallel-size 2"
 )
 CHUNKS = "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2"
 
@@ -30,6 +31,16 @@ def test_the_present_configuration_changes_nothing(job) -> None:
     made = job(MEGATRON)
     found = changed_line(made, made.problem.baseline)
     assert found.line == MEGATRON.split() and not found.changes
+
+
+def test_an_option_of_trials_that_the_line_lacks_is_in_the_line_of_a_winner(job) -> None:
+    without = MEGATRON.replace("--sequence-parallel ", "")
+    made = job(without)
+    assert [note for note in made.notes if note.startswith("trials have `--sequence-parallel`, which the line lacks")]
+    assert changed_line(made, made.problem.baseline).line == without.split()
+    assert "--sequence-parallel" in changed(made, micro_batch=4).line
+    assert "--sequence-parallel" not in changed(made, tp=1).line
+    assert not [note for note in job(MEGATRON).notes if "sequence-parallel" in note]
 
 
 def test_values_change_in_their_place_and_in_the_users_spelling(job) -> None:

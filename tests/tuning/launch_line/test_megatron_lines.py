@@ -77,3 +77,28 @@ def test_bert_attends_to_all_tokens(program, causal, job) -> None:
 def test_the_option_of_model_chunks_is_the_origin_of_the_schedule(words) -> None:
     found = meaning(f"{LINE} --pipeline-model-parallel-size 2 {words}")
     assert (found.settings["schedule"], found.origins["schedule"]) == ("interleaved", "line")
+
+
+@pytest.mark.parametrize(
+    ("words", "trained", "note"),
+    [
+        ("--optimizer adam", "adamw", ""),
+        ("--optimizer sgd", "sgd", ""),
+        ("--optimizer muon", "adamw", "predictions take AdamW for `--optimizer muon`"),
+        ("--optimizer=lion", "adamw", "predictions take AdamW for `--optimizer lion`"),
+    ],
+)
+def test_an_optimizer_is_predicted_or_a_note_names_it(words, trained, note, job) -> None:
+    made = job(f"{LINE} {words}")
+    assert made.problem.training.optimizer == trained
+    assert [each for each in made.notes if "AdamW" in each][:1] == [each for each in made.notes if note and each.startswith(note)]
+
+
+def test_modules_that_are_recomputed_are_shown_in_any_order(job) -> None:
+    line = f"{LINE} --recompute-granularity selective --recompute-modules"
+    assert job(f"{line} mlp core_attn").problem.baseline["recompute_modules"] == "core_attn+mlp"
+    made = job(f"{line} mlp layernorm")
+    assert [(fact.name, fact.value) for fact in made.meaning.facts] == [("recompute_modules", "mlp layernorm")]
+    assert any(note.startswith("`--recompute-modules mlp layernorm` stays") for note in made.notes)
+    argv = made.problem.command.argv
+    assert argv[argv.index("--recompute-modules") + 1 :][:2] == ("mlp", "layernorm")
