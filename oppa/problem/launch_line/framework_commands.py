@@ -1,7 +1,7 @@
 """Declare commands of frameworks that start their own ranks, each with the launch line of torchrun or accelerate that does the same.
 
 Sources: swift/cli/main.py (ms-swift 4), llamafactory/launcher.py (0.9), axolotl/cli/main.py (0.13), trl/cli/commands/training.py (1.0),
-litgpt/__main__.py (0.5) and colossalai/cli/launcher (0.5).
+litgpt/__main__.py (0.5), colossalai/cli/launcher (0.5) and llmfoundry/cli/cli.py (0.22).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,6 @@ _LINES: Mapping[tuple[str, str], str] = {
     **{("litgpt", name): f"{_TORCHRUN} -m litgpt {name}" for name in ("pretrain", "finetune", "finetune_lora", "finetune_full")},
     ("llamafactory-cli", "train"): f"{_TORCHRUN} -m llamafactory.launcher",
     ("axolotl", "train"): f"{_ACCELERATE} -m axolotl.cli.train",
-    ("tune", "run"): f"{_TORCHRUN} RECIPE.py",
     ("colossalai", "run"): _TORCHRUN,
 }
 """Launch lines by the command's name and its first argument."""

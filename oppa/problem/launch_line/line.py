@@ -91,7 +91,7 @@ class LaunchLine:
     def is_python(self) -> bool:
         """Return whether the program is known to be one of Python; another command may start ranks of its own."""
         launcher = self.stage("launcher")
-        by_launcher = launcher is not None and not launcher.has("no-python")
+        by_launcher = launcher is not None and not launcher.has("no-python", "command-mode", "c")
         return bool(self.python) or self.is_module or self.program.text.endswith(".py") or by_launcher
 
     @property
@@ -184,7 +184,7 @@ class _Peeling:
                     break
                 continue
             name = name_of(word.text)
-            if starter.module and name in ("m", "module"):
+            if starter.module and name in ("m", "module", "module-mode"):
                 is_module = True
                 continue
             if takes_value(starter, word.text) and self._words:
@@ -205,7 +205,7 @@ class _Peeling:
 
     @staticmethod
     def _starts_python_itself(options: Sequence[tuple[str, Word | None]]) -> bool:
-        return any(name == "no-python" for name, _ in options)
+        return any(name in ("no-python", "command-mode", "c") for name, _ in options)
 
     def _is_blank(self) -> bool:
         return not self._words[0].text and not self._words[0].missing

@@ -47,6 +47,7 @@ _ACCELERATE = _flags(
     """
 )
 _DEEPSPEED = _flags("no-python no-local-rank no-ssh no-ssh-check module m force-multi save-pid elastic-training bind-cores-to-rank")
+_COMPOSER = _flags("verbose v module-mode m command-mode c version help")
 _SRUN = _flags(
     """
     label unbuffered overcommit no-kill verbose quiet pty multi-prog preserve-env disable-status exclusive overlap exact contiguous
@@ -104,8 +105,10 @@ STARTERS: Mapping[str, Starter] = {
             name="accelerate", begins=("launch",), kind="launcher", long_by_one_dash=True, flags=_ACCELERATE, short_flags="q", module=True
         ),
         Starter(name="deepspeed", kind="launcher", long_by_one_dash=True, flags=_DEEPSPEED, module=True),
+        Starter(name="composer", kind="launcher", flags=_COMPOSER, short_flags="vmc", module=True),
     )
 }
+STARTERS = {**STARTERS, "tune": dataclasses.replace(STARTERS["torchrun"], begins=("run",))}  # torchtune hands its options on to torchrun
 MODULES: Mapping[str, str] = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",

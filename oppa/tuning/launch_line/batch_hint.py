@@ -5,14 +5,12 @@ from collections.abc import Iterator
 
 from oppa.problem.bounded_text import whole_number
 from oppa.tuning.launch_line.options import Options
-from oppa.tuning.launch_line.recognise import positional_file, trainer_options
 from oppa.tuning.launch_line.sources import LineSources
 
 _OF_RANK = re.compile(r"(?i).*(micro|(per_?)?device|per_?(gpu|rank)).*batch.*|.*batch.*(per_?(gpu|rank|device)).*|mbs")
 _ANY = re.compile(r"(?i)(.*[_.-])?batch([_-]?size)?([_-]?train(ing)?)?|bs")
 _ACCUMULATED = re.compile(r"(?i)(.*[_.-])?grad(ient)?s?_?acc(um)?\w*|(.*[_.-])?accumulat\w*")
 _OTHER = re.compile(r"(?i).*(eval|val|test|predict|infer|global|total|tokens|logprob|log_prob|rollout|generation|forward).*")
-_AXOLOTL = "micro_batch_size"
 
 
 def batch_hints(sources: LineSources) -> Iterator[str]:
@@ -24,7 +22,6 @@ def batch_hints(sources: LineSources) -> Iterator[str]:
                 words, batch = _with_accumulation(sources, stated, _named(name, value, joint), value)
                 yield f"`{name}{joint}{value}` is stated: if that is the batch of a rank, name it{where}: `{words}`{batch}"
                 return
-    yield from _of_axolotl(sources)
 
 
 def _with_accumulation(sources: LineSources, stated: list[tuple[str, int, str, str]], words: str, micro: int) -> tuple[str, str]:
@@ -45,18 +42,6 @@ def _stated(sources: LineSources) -> Iterator[tuple[str, int, str, str]]:
                 name, equals, _ = option.words[0].text.partition("=")
                 where = "" if option.words[-1].is_typed else " in the launch line itself, in place of its script"
                 yield name, number, "=" if equals else " ", where
-
-
-def _of_axolotl(sources: LineSources) -> Iterator[str]:
-    """Yield how the line of axolotl overrides the batch of its file."""
-    word = positional_file(trainer_options(sources), sources)
-    values = sources.contents(word) if word is not None and sources.line.program.text.startswith("axolotl.") else {}
-    micro, steps = values.get(_AXOLOTL), values.get("gradient_accumulation_steps")
-    if word is not None and type(micro) is int and micro > 0:
-        words = f"{_named(f'--{_AXOLOTL}', micro, '=')} --gradient_accumulation_steps={{num_microbatches}}"
-        devices, accumulated = sources.devices.count, steps if type(steps) is int else 1
-        batch = f" and `--set batch.global_batch={micro * accumulated * devices}`" if devices else ""
-        yield f"`{word.text}` states `{_AXOLOTL}: {micro}`: let the line override it, with `{words}`{batch}"
 
 
 def _named(name: str, value: int, joint: str) -> str:

@@ -71,7 +71,7 @@ def job_text(
     precision = {"precision": "fp32" if meaning.precision == "fp32" else "bf16"} if meaning.precision else {}
     tables.append(("training", {**precision, **{fact.name: fact.value for fact in meaning.training}}))
     tables.append(("command", {"argv": list(command.argv), "framework": meaning.writes_as or meaning.framework}))
-    tables.append(("command.paths", _variable_kinds(line, meaning, command, settings)))
+    tables.append(("command.paths", {**meaning.paths, **_variable_kinds(line, meaning, command, settings)}))
     tables.append(("command.arguments", {} if meaning.completes else arguments))
     for file in meaning.files:
         tables.append((f"command.files.{file.name}", {"path": str(file.path.absolute()), "keys": file.keys}))

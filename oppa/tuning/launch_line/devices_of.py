@@ -24,6 +24,8 @@ _STARTS_RANKS = re.compile(
     r"\b(?:deepspeed\.launcher|torch\.distributed\.(?:run|launcher)|mp\.spawn|multiprocessing\.spawn|notebook_launcher)\b"
 )
 """Names in the source of a program that starts ranks itself."""
+_STARTERS_OF_RANKS = ("deepy.py",)
+"""Programs that start ranks, as GPT-NeoX's does by the launcher of DeepSpeed."""
 
 
 def devices_of(
@@ -49,6 +51,8 @@ def devices_of(
     hosts = _hosts(step, header, environment)
     if launcher is not None and launcher.name == "torchrun":
         found = _torchrun(launcher, machine, hosts=hosts or stated_hosts, stated=stated_per_host)
+    elif launcher is not None and launcher.name == "composer":
+        found = _composer(launcher, line, machine, environment)
     _compare_hosts(step, launcher, found)
     if step is not None and launcher is None:
         hosts = hosts or stated_hosts
@@ -60,7 +64,7 @@ def devices_of(
 
 def _is_one_process(line: LaunchLine) -> bool:
     """Return whether a line starts one rank: a program of Python without a launcher, which asks for no several ranks."""
-    if line.stage("launcher") is not None or not line.is_python:
+    if line.stage("launcher") is not None or not line.is_python or line.program_name in _STARTERS_OF_RANKS:
         return False
     options = [*Options(line.arguments).all, *Options(line.arguments, bare=True).all]
     if any((_RANKS.fullmatch(each.name) or _RANK_KEYS.fullmatch(each.name)) and each.text not in ("", "0", "1") for each in options):
@@ -103,6 +107,23 @@ def _torchrun(launcher: Stage, machine: Machine, *, hosts: int | None, stated: i
         message = f"the number of hosts is not known, because nothing states `{nodes.missing[0]}`"
         raise InputError(message, hint="state it: `--set cluster.hosts=2`, or the variable in front of the line")
     return LineDevices(hosts=number, per_host=per_host, origin=origin)
+
+
+def _composer(launcher: Stage, line: LaunchLine, machine: Machine, environment: Mapping[str, str]) -> LineDevices:
+    """Return the devices of Composer's launcher; raises InputError for several hosts, whose rendezvous oppa does not set.
+
+    Source: composer/cli/launcher.py (0.32).
+    """
+    variables = {**environment, **{name: word.text for name, word in line.environment}}
+    given, total = launcher.value("n", "nproc"), launcher.value("world-size")
+    count = _number(given, "--nproc") if given is not None else whole_number(variables.get("LOCAL_WORLD_SIZE", ""))
+    per_host = count or machine.gpus or 1
+    world = _number(total, "--world_size") if total is not None else whole_number(variables.get("WORLD_SIZE", "")) or per_host
+    if world != per_host:
+        program = line.program.text
+        hint = f"start them by torchrun: `torchrun --nnodes {max(world // per_host, 1)} --nproc-per-node {per_host} {program} ...`"
+        raise InputError(f"`composer` starts {per_host} of {world} ranks, and trials need all of them", hint=hint)
+    return LineDevices(per_host=per_host, origin=given.origin if given is not None else "this machine")
 
 
 def _ranks_of_step(step: Stage, header: Mapping[str, str], hosts: int | None, environment: Mapping[str, str]) -> LineDevices:

@@ -18,7 +18,7 @@ _QUANTIZED: Mapping[str, str] = {
 _OFF = ("", "false", "no", "none", "0")
 OPTIMIZERS = ("adamw_torch_fused", "adamw_torch", "adafactor", "adamw_8bit", "paged_adamw_8bit")
 """Optimizers of Transformers that its search space has, and predictions distinguish."""
-_LIKE_ADAMW = ("adamw_torch_fused", "adamw_torch", "adamw_hf", "adamw_apex_fused", "paged_adamw", "paged_adamw_32bit")
+LIKE_ADAMW = ("adamw_torch_fused", "adamw_torch", "adamw_hf", "adamw_apex_fused", "paged_adamw", "paged_adamw_32bit")
 """Optimizers with two moments in 32 bits."""
 
 
@@ -44,7 +44,7 @@ def unpredicted(arguments: "TrainerArguments", *, optimizers: Collection[str] = 
         optimizers: Those that predictions distinguish.
     """
     optimizer = arguments.text("optim")
-    if optimizer and optimizer not in (*optimizers, *_LIKE_ADAMW):
+    if optimizer and optimizer not in (*optimizers, *LIKE_ADAMW):
         yield f"predictions take AdamW with moments in 32 bits for `{optimizer}`, so its memory may differ"
 
 

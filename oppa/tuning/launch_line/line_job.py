@@ -26,6 +26,7 @@ from oppa.study.database import disk_errors
 from oppa.tuning.formats.space_words import values_outside_trials
 from oppa.tuning.formats.stated import table
 from oppa.tuning.launch_line.compose import heading, job_text
+from oppa.tuning.launch_line.keyed_programs import keyed_programs
 from oppa.tuning.launch_line.line_command import LineCommand, command_of
 from oppa.tuning.launch_line.meaning import EditedFile, Meaning
 from oppa.tuning.launch_line.templates_of import PLACEHOLDER, placeholders
@@ -41,7 +42,9 @@ _BATCH = re.compile(r"(?i)bs|mbs|(?:[a-z]+_)*batch(?:_?size)?(?:_per_[a-z]+)?")
 """Names of a program's own that mean the batch or the micro-batch."""
 _HOLD_BATCH = frozenset(["num_microbatches", "batch_per_rank", "global_batch"])
 """Placeholders from which a program can take as many sequences a step at every micro-batch."""
-_KNOW_BATCH = frozenset(["megatron", "megatron-bridge", "torchtitan"])
+_KNOW_BATCH = frozenset(
+    ["megatron", "megatron-bridge", "torchtitan", *(name for name, program in keyed_programs().items() if "global_batch" in program.keys)]
+)
 """Frameworks that hold a global batch themselves."""
 
 
@@ -70,8 +73,7 @@ class LineJob:
         command, values = self.problem.restored.launch_line(configuration), values_outside_trials(self.problem, configuration)
         rewritten = {file.name: file.rewritten(values) for file in command.files} if command else {}
         for file in self.meaning.files:
-            fixed = {key for key, to in file.keys.items() if not isinstance(to, str | Mapping)}
-            yield file, {key: value for key, value in rewritten.get(file.name, {}).items() if key not in fixed}
+            yield file, {key: value for key, value in rewritten.get(file.name, {}).items() if key not in file.fixed}
 
 
 def load_line(

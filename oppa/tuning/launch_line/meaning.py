@@ -12,6 +12,7 @@ from typing import Any
 
 from oppa.problem.configuration import Value
 from oppa.problem.declaration import spell
+from oppa.tuning.launch_line.keyed_programs import keyed_programs
 from oppa.tuning.launch_line.templates_of import placeholders
 
 TITLES: Mapping[str, str] = {
@@ -23,6 +24,7 @@ TITLES: Mapping[str, str] = {
     "transformers": "Transformers Trainer",
     "lightning": "LightningCLI",
     "plain": "a program of your own",
+    **{name: program.title for name, program in keyed_programs().items()},
 }
 """Usual names of frameworks, by their keys."""
 ASSUMED = "assumed"
@@ -76,8 +78,12 @@ class EditedFile:
         varied: list[str] = []
         for to in self.keys.values():
             varied += to if isinstance(to, Mapping) else sorted(placeholders(to)) if isinstance(to, str) else []
-        fixed = [f"{key} = {spell(to)}" for key, to in self.keys.items() if not isinstance(to, str | Mapping)]
-        return [*dict.fromkeys(varied), *fixed]
+        return [*dict.fromkeys(varied), *(f"{key} = {spell(self.keys[key])}" for key in self.fixed)]
+
+    @property
+    def fixed(self) -> list[str]:
+        """Return the keys that have one value in all trials, which the winner does not need."""
+        return [key for key, to in self.keys.items() if not isinstance(to, Mapping) and not (isinstance(to, str) and placeholders(to))]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +145,8 @@ class Meaning:
     """Contents of `[command.steps]`; empty: oppa recognises the format."""
     added: tuple[str, ...] = ()
     """Words that every trial has besides, so that its steps can be read."""
+    paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Effects of options and keys that name paths, as `[command.paths]` has them; those that the user declares take precedence."""
     facts: tuple[StatedFact, ...] = ()
     """Further facts to show."""
     conflicts: tuple[LineConflict, ...] = ()

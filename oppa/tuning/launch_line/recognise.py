@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 
 from oppa.errors import InputError
 from oppa.problem.launch_line.words import Word
+from oppa.tuning.launch_line.keyed_programs import named_programs
+from oppa.tuning.launch_line.keyed_values import KeyedValues
 from oppa.tuning.launch_line.meaning import TITLES
 from oppa.tuning.launch_line.options import Options
 from oppa.tuning.launch_line.sources import LineSources
@@ -55,6 +57,8 @@ def recognised(sources: LineSources) -> tuple[str, str]:
     Raises:
         InputError: the line has the marks of two frameworks.
     """
+    if keyed := _keyed(sources):
+        return keyed, sources.line.program_name
     found = {name: why for name, mark in _MARKS.items() if (why := mark(sources))}
     for inner, outer in (("transformers", "accelerate"), ("deepspeed", "accelerate")):
         if inner in found and outer in found:
@@ -63,6 +67,14 @@ def recognised(sources: LineSources) -> tuple[str, str]:
         del found["deepspeed" if _hands_over_file(sources) else "transformers"]
     _require_one(found | {name: word for name, word in _sole_words(sources).items() if name not in found})
     return next(iter(found.items()), ("plain", "without a mark of a framework; its placeholders vary"))
+
+
+def _keyed(sources: LineSources) -> str:
+    """Return the program whose settings are keys that the line starts; empty if it starts another one."""
+    for name, program in named_programs(sources.line).items():
+        if not program.marks or all(KeyedValues.of(sources, program).stated(key)[1] for key in program.marks):
+            return name
+    return ""
 
 
 def _sole_words(sources: LineSources) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Understand a launch line: read its syntax, recognise its framework, and let the framework's module read its meaning."""
 
 import dataclasses
+import functools
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,9 @@ from oppa.problem.launch_line.framework_commands import line_of_command
 from oppa.problem.launch_line.line import LaunchLine, read_line
 from oppa.problem.launch_line.words import texts
 from oppa.tuning.formats.stated import table
-from oppa.tuning.launch_line import accelerate, deepspeed, lightning, megatron, megatron_bridge, plain, torchtitan, trainer
+from oppa.tuning.launch_line import accelerate, deepspeed, keyed, lightning, megatron, megatron_bridge, plain, torchtitan, trainer
 from oppa.tuning.launch_line.devices_of import devices_of, gpus_in_header
+from oppa.tuning.launch_line.keyed_programs import keyed_programs
 from oppa.tuning.launch_line.meaning import LineDevices, Meaning
 from oppa.tuning.launch_line.recognise import recognised
 from oppa.tuning.launch_line.sources import LineSources
@@ -35,6 +37,7 @@ READERS: Mapping[str, Reader] = {
     "transformers": trainer.understand,
     "lightning": lightning.understand,
     "plain": plain.understand,
+    **{name: functools.partial(keyed.understand, name=name) for name in keyed_programs()},
 }
 
 
@@ -88,6 +91,8 @@ def _devices(sources: LineSources, framework: str, settings: Mapping[str, Any]) 
         devices = dataclasses.replace(deepspeed.devices_of_launcher(launcher, sources), gpu=devices.gpu)
     elif framework == "lightning":
         devices = lightning.devices_of_trainer(sources)
+    elif framework in keyed_programs():
+        devices = keyed.devices_of_program(sources, framework)
     if devices.per_host is None and (gpus := gpus_in_header(sources.line.header)):
         devices = dataclasses.replace(devices, per_host=gpus, origin="header")
     given = table(settings, "cluster")
@@ -103,6 +108,8 @@ def _devices(sources: LineSources, framework: str, settings: Mapping[str, Any]) 
         hint = (
             f"give the launch line of torchrun or accelerate that `{name}` starts{such}, or state them: `--set cluster.devices_per_host=8`"
         )
+        own = keyed_programs()[framework].devices if framework in keyed_programs() else ""
+        hint = f"state `{own}=8` in the line; or {hint}" if own else hint
         if not sources.line.is_python and shutil.which(sources.line.program.text, path=sources.environment.get("PATH")) is None:
             hint = hint if same else f"`{name}` is no program here, check its spelling; or {hint}"
         raise InputError(f"`{name}` may start ranks of its own, so the number of devices is not known", hint=hint)

@@ -73,8 +73,8 @@ def test_a_number_of_hosts_that_nothing_states_is_asked_for(tmp_path, monkeypatc
     "line",
     [
         "NPROC_PER_NODE=4 swift sft --per_device_train_batch_size 1 --output_dir out",
-        f"tune run --nproc_per_node 8 full_finetune_distributed {BATCH}",
-        f"composer -n 8 train.py {BATCH}",
+        f"horovodrun -np 8 train.py {BATCH}",
+        f"python deepy.py train.py {BATCH}",
         f"./train {BATCH}",
         f"python train.py --devices 4 {BATCH}",
         f"python -m train --nproc-per-node=4 {BATCH}",

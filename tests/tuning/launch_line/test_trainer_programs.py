@@ -94,10 +94,9 @@ def test_a_script_that_only_calls_a_local_module_is_read_with_it(job) -> None:
 
 def test_a_program_with_some_of_the_trainer_s_names_is_not_taken_for_the_trainer(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "lora.yml").write_text(LORA)
-    (tmp_path / "dpo.py").write_text("from olmo_core.train import TrainerConfig\nArgumentParserPlus(())\n")
-    for line in ("torchrun -m axolotl.cli.train lora.yml", f"torchrun dpo.py {BATCH}"):
-        assert understand(shlex.split(line), environment={}, machine=CPUS)[1].framework == "plain"
+    for program, source in (("dpo.py", "olmo_core.train import TrainerConfig"), ("own.py", "axolotl.train import train")):
+        (tmp_path / program).write_text(f"from {source}\nArgumentParserPlus(())\n")
+        assert understand(shlex.split(f"torchrun {program} {BATCH}"), environment={}, machine=CPUS)[1].framework == "plain"
 
 
 @pytest.mark.parametrize(
@@ -118,14 +117,9 @@ def test_a_program_with_some_of_the_trainer_s_names_is_not_taken_for_the_trainer
             "'{micro_batch=4:2,4,8}' --gradient_accumulation_steps '{num_microbatches}'`, with `--set batch.global_batch=64`",
         ),
         ("sh -c 'torchrun train.py --bs 4'", "in the launch line itself, in place of its script: `--bs '{micro_batch=4:2,4,8}'`"),
-        (
-            "accelerate launch --num_processes 8 -m axolotl.cli.train lora.yml",
-            "`--micro_batch_size='{micro_batch=2:1,2,4}' --gradient_accumulation_steps={num_microbatches}` and `--set batch.global_batch=6",
-        ),
     ],
 )
 def test_a_hint_names_the_argument_that_may_be_the_batch_with_its_present_value(line, hint, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "lora.yml").write_text(LORA)
     hints = understand(shlex.split(line), environment={"HF_HOME": str(tmp_path)}, machine=CPUS)[1].hints
     assert len(hints) == 1 and hint in hints[0]

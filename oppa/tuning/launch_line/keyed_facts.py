@@ -1,0 +1,56 @@
+"""Read what keys state of the model and of what trains, for predictions."""
+
+import math
+from collections.abc import Iterator
+from pathlib import PurePath
+
+from oppa.problem.configuration import Value
+from oppa.tuning.launch_line.fine_tuning import LIKE_ADAMW
+from oppa.tuning.launch_line.keyed_values import KeyedValues
+from oppa.tuning.launch_line.local_model import local_model
+from oppa.tuning.launch_line.meaning import StatedFact
+from oppa.tuning.launch_line.sources import LineSources
+
+_ADAMW = ("adam", "adamw", "cpu_adam", "fused_adam", "distributed_fused_adam", "mcore_distributed_optim", "decoupled_adamw", *LIKE_ADAMW)
+"""Optimizers with two moments in 32 bits, in lower case."""
+
+
+def model_of(values: KeyedValues, sources: LineSources) -> tuple[dict[str, Value], str, list[str]]:
+    """Return `[model]`, its origin, and what would state it otherwise; nothing if a dimension other than the vocabulary is not known."""
+    program, length = values.program, values.number(values.program.seq_len) if values.program.seq_len else None
+    if program.config and (named := values.text(program.config)):
+        return local_model(sources, named, length)
+    found: dict[str, Value] = {}
+    for name, keys in program.model.items():
+        stated = [values.stated(key)[0] for key in ([keys] if isinstance(keys, str) else keys)]
+        numbers = [each for each in stated if isinstance(each, int | float)]
+        if len(numbers) == len(stated):
+            found[name] = numbers[0] if isinstance(keys, str) else int(math.prod(numbers))
+    if length is None or not {"layers", "hidden", "heads", "ffn"} <= found.keys():
+        return {}, "", []
+    for name, meanings in program.model_texts.items():
+        if (meant := meanings.get(values.text(meanings["key"]))) is not None:
+            found[name] = meant
+    known = {"kv_heads": found["heads"], **program.model_values, **found, "seq_len": length}
+    return known, values.stated(program.seq_len)[1], []
+
+
+def training_of(values: KeyedValues) -> tuple[StatedFact, ...]:
+    """Return the keys of `[training]` that the line or its file states."""
+    program, found = values.program, list[StatedFact]()
+    formats = {program.four_bit: "4-bit", program.eight_bit: "8-bit"}
+    quantized = next((key for key in formats if key and values.stated(key)[0] is True), "")
+    adapter = str(program.adapter.get("key", ""))
+    is_adapted = adapter and values.text(adapter).lower() not in ("", *program.adapter.get("full", ()))
+    if is_adapted or quantized:
+        found.append(StatedFact(name="trained", value="lora", origin=values.stated(adapter if is_adapted else quantized)[1]))
+    if quantized:
+        found.append(StatedFact(name="weights", value=formats[quantized], origin=values.stated(quantized)[1]))
+    return tuple(found)
+
+
+def unpredicted(values: KeyedValues) -> Iterator[str]:
+    """Yield a note if the optimizer needs another amount of memory than predicted."""
+    named = values.text(values.program.optimizer)
+    if named and PurePath(named.replace(".", "/")).name.lower() not in _ADAMW:
+        yield f"predictions take AdamW with moments in 32 bits for `{named}`, so its memory may differ"

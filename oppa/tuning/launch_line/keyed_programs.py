@@ -1,0 +1,75 @@
+"""Declare programs whose settings are keys of a launch line or of a file, from `keyed_programs.toml`."""
+
+import dataclasses
+import functools
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from oppa.problem.launch_line.line import LaunchLine
+
+_FIRST_ARGUMENTS = 2
+"""Arguments by which a program with subcommands is recognised."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedProgram:
+    """Describes the keys of a program; `keyed_programs.toml` explains each field."""
+
+    title: str
+    program: str
+    keys: Mapping[str, str]
+    marks: Sequence[str] = ()
+    form: str = ""
+    truth: Sequence[str] = ("false", "true")
+    file: str = ""
+    usual: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fixed: Sequence[str] = ()
+    pipeline: Sequence[str] = ()
+    with_tp: str = ""
+    choices: Mapping[str, Mapping[str, Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
+    settled: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    model: Mapping[str, str | Sequence[str]] = dataclasses.field(default_factory=dict)
+    model_texts: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    model_values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    config: str = ""
+    seq_len: str = ""
+    precision: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    adapter: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    four_bit: str = ""
+    eight_bit: str = ""
+    optimizer: str = ""
+    sharding: bool = False
+    """True if the keys of FSDP and DeepSpeed are those of Transformers."""
+    devices: str = ""
+    hosts: str = ""
+    trial: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    flags: Sequence[str] = ()
+    paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    steps: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_bare(self) -> bool:
+        """Return whether keys have no dashes in a launch line."""
+        return not self.form.startswith("-")
+
+    def words(self, key: str, value: Any) -> list[str]:
+        """Return the words that state a key in a launch line."""
+        text = self.truth[value] if isinstance(value, bool) else str(value)
+        return [word.format(key=key, value=text) for word in self.form.split()]
+
+
+@functools.cache
+def keyed_programs() -> dict[str, KeyedProgram]:
+    """Return the programs by name."""
+    tables = tomllib.loads(Path(__file__).with_name("keyed_programs.toml").read_text())
+    return {name: KeyedProgram(**table) for name, table in tables.items()}
+
+
+def named_programs(line: LaunchLine) -> dict[str, KeyedProgram]:
+    """Return the programs that have the name of a line's program, which their marks may tell apart."""
+    words = [line.program.text, *(word.text for word in line.arguments[:_FIRST_ARGUMENTS])]
+    text = " ".join(words)
+    return {name: each for name, each in keyed_programs().items() if re.match(rf"(.*/)?({each.program})(?=\s|$)", text)}

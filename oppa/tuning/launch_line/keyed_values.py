@@ -1,0 +1,98 @@
+"""Read the keys that a launch line or its configuration file states for a program of `keyed_programs.toml`."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from oppa.errors import InputError
+from oppa.problem.bounded_text import whole_number
+from oppa.problem.declaration import shown
+from oppa.problem.file_keys import at
+from oppa.problem.launch_line.words import Word
+from oppa.tuning.launch_line.keyed_programs import KeyedProgram
+from oppa.tuning.launch_line.options import Options
+from oppa.tuning.launch_line.sources import LineSources
+
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+_MOST_REFERENCES = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedValues:
+    """Holds what a line states, over its file."""
+
+    program: KeyedProgram
+    options: Options
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    file: Word | None = None
+    """The file as the line names it; None if it names none that is here."""
+
+    @classmethod
+    def of(cls, sources: LineSources, program: KeyedProgram) -> "KeyedValues":
+        """Return the keys of a line; raises InputError if its file cannot be read."""
+        options = Options(sources.line.arguments, spelled=lambda name: name.lstrip("-"), bare=program.is_bare)
+        named = options.get(program.file, program.file.replace("_", "-")) if program.file not in ("", "first") else None
+        words = [word for word in options.positional if PurePath(word.text).suffix in (".yaml", ".yml", ".json")]
+        file = named.values[0] if named is not None and named.values else words[0] if words and program.file == "first" else None
+        if file is None or sources.local_file(file.text) is None:
+            return cls(program=program, options=options)
+        return cls(program=program, options=options, values=sources.contents(file), file=file)
+
+    @property
+    def shown_file(self) -> str:
+        """Return the name of the file; empty without one."""
+        return PurePath(self.file.text).name if self.file is not None else ""
+
+    def in_line(self, key: str) -> bool:
+        """Return whether the line itself states a key."""
+        return key in self.options
+
+    def stated(self, key: str) -> tuple[Any, str]:
+        """Return the value of a key with its origin: the line, the file, or the program's default; None and "" without any."""
+        if option := self.options.get(key):
+            return _typed(option.text), option.origin
+        found = self._in_file(key)
+        if found is not None:
+            return found, self.shown_file
+        return (self.program.usual[key], f"default of {self.program.title}") if key in self.program.usual else (None, "")
+
+    def _in_file(self, key: str) -> Any:
+        """Return the file's value of a key, with what it refers to as `${other.key}`."""
+        found = at(self.values, key)
+        for _ in range(_MOST_REFERENCES):
+            reference = _REFERENCE.fullmatch(found) if isinstance(found, str) else None
+            if reference is None:
+                return found
+            found = at(self.values, reference[1])
+        return None
+
+    def text(self, key: str) -> str:
+        """Return the text of a key; empty if nothing states it."""
+        found = self.stated(key)[0] if key else None
+        return "" if found is None else str(found).lower() if isinstance(found, bool) else str(found)
+
+    def number(self, key: str) -> int | None:
+        """Return the whole number of a key; None for a key that is unstated, empty or chosen by the program.
+
+        Raises:
+            InputError: it is less than 1, or a variable that nothing states.
+        """
+        option = self.options.get(key)
+        if option is not None and option.values and option.values[0].missing:
+            return self.options.number(key)
+        found, origin = self.stated(key)
+        if type(found) is not int:
+            return None
+        if found < 1:
+            raise InputError(f"`{key} = {shown(found)}` ({origin}) is less than 1", hint="use 1 or more")
+        return found
+
+
+def _typed(text: str) -> Any:
+    """Return the value that a text of the line stands for."""
+    number = whole_number(text)
+    if number is not None:
+        return number
+    return {"true": True, "false": False, "none": None, "null": None, "": True}.get(text.lower(), text)

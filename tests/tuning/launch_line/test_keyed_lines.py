@@ -1,0 +1,228 @@
+"""Launch lines of programs whose settings are keys: NeMo, axolotl, LLM-Foundry, torchtune, ms-swift with Megatron, LitGPT and nanotron."""
+
+import pytest
+
+from oppa.errors import InputError
+from oppa.tuning.formats.space_words import values_outside_trials
+from oppa.tuning.launch_line.changed_line import changed_line
+from oppa.tuning.launch_line.keyed_programs import keyed_programs
+from oppa.tuning.launch_line.line_job import LineJob
+from oppa.tuning.launch_line.winner_files import write_files
+
+NEMO = (
+    "python megatron_gpt_pretraining.py trainer.devices=8 trainer.num_nodes=1 trainer.precision=bf16 model.micro_batch_size=2 "
+    "model.global_batch_size=64 model.tensor_model_parallel_size=2 model.pipeline_model_parallel_size=2"
+)
+NEMO_MODEL = (
+    " model.num_layers=32 model.hidden_size=4096 model.num_attention_heads=32 model.num_query_groups=8 model.ffn_hidden_size=14336"
+    " model.encoder_seq_length=4096 ++model.activation=fast-swiglu"
+)
+NEMO_RUN = "nemo llm pretrain --factory llama3_8b trainer.devices=8 data.global_batch_size=64 data.micro_batch_size=1"
+SWIFT = (
+    "torchrun --nproc-per-node 8 -m swift.cli._megatron.sft --model Qwen/Qwen2.5-7B --tensor_model_parallel_size 2 "
+    "--sequence_parallel true --micro_batch_size 4 --global_batch_size=32 --recompute_granularity full "
+    "--recompute_method uniform --recompute_num_layers 1 "
+    "--save_safetensors true --output_dir out"
+)
+AXOLOTL = "accelerate launch --num_processes 8 -m axolotl.cli.train lora.yml"
+LORA = """
+base_model: org/model
+datasets:
+  - path: org/alpaca
+adapter: qlora
+load_in_4bit: true
+sequence_len: 2048
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+gradient_checkpointing: true
+optimizer: adamw_bnb_8bit
+output_dir: ./outputs/out
+dataset_prepared_path: last_run_prepared
+bf16: auto
+"""
+FOUNDRY = """
+variables:
+  max_seq_len: 2048
+max_seq_len: ${variables.max_seq_len}
+model: {name: mpt_causal_lm, d_model: 768, n_heads: 12, n_layers: 12, expansion_ratio: 4, vocab_size: 50368}
+global_train_batch_size: 256
+device_train_microbatch_size: 16
+precision: amp_bf16
+fsdp_config: {sharding_strategy: FULL_SHARD, activation_checkpointing: false}
+save_folder: ./run/checkpoints
+"""
+TUNE = "batch_size: 2\ngradient_accumulation_steps: 4\nenable_activation_checkpointing: true\ndtype: bf16\noutput_dir: /tmp/out\n"
+NANOTRON = """
+parallelism: {dp: 4, tp: 2, pp: 1}
+tokens: {micro_batch_size: 3, batch_accumulation_per_replica: 2, sequence_length: 1024}
+optimizer: {zero_stage: 0}
+model:
+  dtype: bfloat16
+  model_config:
+    {num_hidden_layers: 8, hidden_size: 512, num_attention_heads: 8, num_key_value_heads: 4, intermediate_size: 1024, vocab_size: 32000}
+checkpoints: {checkpoints_path: checkpoints}
+"""
+LITGPT = "train: {micro_batch_size: 4, global_batch_size: 64}\nprecision: bf16-mixed\nout_dir: out/pretrain\n"
+
+
+def changed(made: LineJob, **values) -> tuple[str, dict[str, object], list[str]]:
+    """The winner's line, and a trial's file and words, for the baseline with other values."""
+    each = next(
+        each
+        for each in made.problem.candidates()
+        if all(each[name] == value for name, value in values.items())
+        and all(each[name] == made.problem.baseline[name] for name in each.names if name not in {*values, "dp"})
+    )
+    line, given = made.problem.launch_line(each), values_outside_trials(made.problem, each)
+    files = {key: value for file in line.files for key, value in file.rewritten(given).items()}
+    return " ".join(changed_line(made, each).line), files, line.words(given, {"config": "COPY"})
+
+
+def test_overrides_of_hydra_vary_where_the_line_states_them(job) -> None:
+    made = job(NEMO + NEMO_MODEL)
+    assert (made.meaning.title, made.meaning.devices.count, made.meaning.global_batch) == ("NeMo", 8, 64)
+    baseline, model = made.problem.baseline, made.problem.stated_model
+    assert (baseline.dp, baseline.tp, baseline.pp, baseline.micro_batch, made.problem.training.precision) == (2, 2, 2, 2, "bf16")
+    assert (model.layers, model.kv_heads, model.ffn, model.gated, made.meaning.assumed) == (32, 8, 14336, True, {"vocab": 128256})
+    winner, _, trial = changed(made, tp=4, micro_batch=4)
+    assert winner == (NEMO + NEMO_MODEL).replace("tensor_model_parallel_size=2", "tensor_model_parallel_size=4").replace(
+        "micro_batch_size=2", "micro_batch_size=4"
+    )
+    assert {"model.tensor_model_parallel_size=4", "model.micro_batch_size=4", "exp_manager.create_checkpoint_callback=false"} <= {*trial}
+
+
+def test_what_a_line_of_hydra_leaves_open_does_not_vary(job) -> None:
+    made = job(NEMO.replace(" model.pipeline_model_parallel_size=2", ""))
+    assert "{pp}" not in made.text and not made.meaning.model
+    assert [hint for hint in made.meaning.hints if "model.pipeline_model_parallel_size=..." in hint]
+    chunks = job(f"{NEMO} model.virtual_pipeline_model_parallel_size=2")
+    assert made.problem.space["tp"].choices == (1, 2, 4, 8) and "pp = 2 stays as it is" in chunks.notes
+
+
+def test_the_devices_of_nemo_are_its_own_or_those_of_a_launcher(job) -> None:
+    assert job(NEMO.replace("devices=8", "devices=4").replace("python", "torchrun --nproc-per-node 4")).meaning.devices.count == 4
+    with pytest.raises(InputError, match=r"`trainer\.devices=8` and `trainer\.num_nodes=1` are 8 ranks, and the launcher starts 4"):
+        job(NEMO.replace("python", "torchrun --nproc-per-node 4"))
+    with pytest.raises(InputError, match="NeMo starts the ranks of 4 hosts"):
+        job(NEMO.replace("num_nodes=1", "num_nodes=4"))
+    with pytest.raises(InputError, match="NeMo-Run starts the ranks of 16 hosts"):
+        job(NEMO_RUN.replace("llama3_8b", "'llama3_70b(num_nodes=16)'"))
+    with pytest.raises(InputError, match="may start ranks of its own") as refused:
+        job(NEMO_RUN.replace(" trainer.devices=8", ""))
+    assert "state `trainer.devices=8` in the line" in refused.value.hint
+    with pytest.raises(InputError, match="may start ranks of its own"):
+        job(NEMO.replace("trainer.devices=8 ", ""))
+
+
+def test_trials_of_nemo_run_do_not_ask(job) -> None:
+    made = job(NEMO_RUN)
+    assert made.meaning.title == "NeMo-Run" and made.meaning.added[0] == "--yes"
+    assert "--yes" not in job(f"{NEMO_RUN} -y").meaning.added
+
+
+def test_ms_swift_with_megatron_has_its_own_defaults(job) -> None:
+    made = job(SWIFT)
+    assert (made.meaning.devices.count, made.meaning.global_batch, made.problem.baseline.recompute) == (8, 32, "full")
+    assert (made.problem.baseline.dp, made.problem.baseline.tp, made.problem.baseline.zero_stage) == (4, 2, 1)
+    winner, _, trial = changed(made, tp=1, recompute="selective", micro_batch=1)
+    assert "--tensor_model_parallel_size 1 --sequence_parallel false --micro_batch_size 1 --global_batch_size=32" in winner
+    assert "--recompute_granularity selective" in winner and "uniform" not in winner
+    assert trial[trial.index("--output_dir") + 1].endswith("writes/output_dir") and "true" in trial
+    assert job(SWIFT.replace(" --global_batch_size=32", "")).meaning.global_batch == 16
+
+
+def test_a_file_of_axolotl_is_rewritten_with_the_values_of_a_trial(job, tmp_path) -> None:
+    made = job(AXOLOTL, {"lora.yml": LORA})
+    assert (made.meaning.title, made.meaning.global_batch, made.problem.baseline.recompute) == ("axolotl", 64, "full")
+    assert [(fact.name, fact.value) for fact in made.meaning.training] == [("trained", "lora"), ("weights", "4-bit")]
+    winner, files, trial = changed(made, micro_batch=8, recompute="none")
+    assert winner == AXOLOTL and trial[-1] == "COPY"
+    assert {
+        "micro_batch_size": 8,
+        "gradient_accumulation_steps": 1,
+        "gradient_checkpointing": False,
+        "logging_steps": 1,
+    }.items() <= files.items()
+    assert files["output_dir"].endswith("writes/output_dir") and "dataset_prepared_path" in files
+    each = next(each for each in made.problem.candidates() if each.micro_batch == 8)
+    text = write_files(made, each, tmp_path / "best")[0].read_text()
+    assert "micro_batch_size: 8" in text and "output_dir: ./outputs/out" in text and "logging_steps" not in text
+
+
+def test_an_option_of_axolotl_takes_precedence_and_is_changed_in_the_line(job) -> None:
+    made = job(f"{AXOLOTL} --micro_batch_size=4", {"lora.yml": LORA})
+    assert (made.meaning.global_batch, made.meaning.origins["micro_batch"]) == (128, "line")
+    winner, files, _ = changed(made, micro_batch=8)
+    assert winner == f"{AXOLOTL} --micro_batch_size=8" and files["gradient_accumulation_steps"] == 2 and "micro_batch_size" not in files
+
+
+def test_a_placeholder_of_the_user_is_kept(job) -> None:
+    line = f"{AXOLOTL} --micro_batch_size='{{micro_batch=4:2,4}}' --gradient_accumulation_steps='{{num_microbatches}}'"
+    made = job(line, {"lora.yml": LORA}, settings=["batch.global_batch=64"])
+    assert made.problem.space["micro_batch"].choices == (2, 4) and made.problem.baseline.micro_batch == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "files", "batch", "settings"),
+    [
+        ("composer -n 8 train/train.py mpt.yaml", {"mpt.yaml": FOUNDRY}, 256, {"micro_batch": 16, "zero_stage": 3, "recompute": "none"}),
+        ("torchrun --nproc-per-node 8 train.py mpt.yaml device_train_microbatch_size=4", {"mpt.yaml": FOUNDRY}, 256, {"micro_batch": 4}),
+        (
+            "tune run --nproc_per_node 8 full_finetune_distributed --config c.yaml",
+            {"c.yaml": TUNE},
+            64,
+            {"micro_batch": 2, "zero_stage": 3},
+        ),
+        ("tune run --nproc_per_node 8 full_finetune_distributed --config c.yaml batch_size=4", {"c.yaml": TUNE}, 128, {"micro_batch": 4}),
+        ("tune run --nproc_per_node 8 lora_finetune_distributed --config llama3/8B_lora batch_size=4", {}, 32, {"micro_batch": 4}),
+        ("torchrun --nproc-per-node 8 -m litgpt pretrain --config t.yaml", {"t.yaml": LITGPT}, 64, {"micro_batch": 4, "dp": 8}),
+        ("torchrun --nproc-per-node 8 run_train.py --config-file=n.yaml", {"n.yaml": NANOTRON}, 24, {"dp": 4, "tp": 2, "micro_batch": 3}),
+    ],
+)
+def test_the_present_configuration_is_that_of_the_line_and_its_file(line, files, batch, settings, job) -> None:
+    made = job(line, files)
+    assert (made.meaning.devices.count, made.meaning.global_batch) == (8, batch)
+    assert settings.items() <= made.meaning.settings.items()
+    assert made.problem.baseline is not None and len(made.problem.space["micro_batch"].choices) > 1
+
+
+def test_references_in_a_file_are_followed_and_its_model_is_predicted(job) -> None:
+    model = job("composer -n 8 train.py mpt.yaml", {"mpt.yaml": FOUNDRY}).problem.stated_model
+    assert (model.layers, model.hidden, model.ffn, model.vocab, model.seq_len, model.tied) == (12, 768, 3072, 50368, 2048, True)
+
+
+def test_a_micro_batch_that_the_program_chooses_is_named(job) -> None:
+    made = job("composer -n 8 train.py mpt.yaml device_train_microbatch_size=auto", {"mpt.yaml": FOUNDRY})
+    assert made.meaning.hints == ("state a number as `device_train_microbatch_size`, so that the micro-batch may vary: it is `auto`",)
+
+
+def test_a_file_of_nanotron_states_every_degree(job) -> None:
+    made = job("torchrun --nproc-per-node 8 run_train.py --config-file n.yaml", {"n.yaml": NANOTRON})
+    _, files, trial = changed(made, tp=4, micro_batch=1)
+    stated = {"parallelism.dp": 2, "parallelism.tp": 4, "tokens.micro_batch_size": 1, "tokens.batch_accumulation_per_replica": 12}
+    assert stated.items() <= files.items() and trial[-2:] == ["--config-file", "COPY"]
+    with pytest.raises(InputError, match=r"`parallelism\.dp: 4` times the other degrees is 8 ranks, and the launch line starts 4"):
+        job("torchrun --nproc-per-node 4 run_train.py --config-file n.yaml", {"n.yaml": NANOTRON})
+
+
+def test_a_program_of_the_same_name_without_the_marks_is_another_one(job) -> None:
+    made = job(
+        "torchrun --nproc-per-node 8 train.py c.yaml --bs '{bs=2:2,4}'", {"c.yaml": "lr: 1\n"}, settings=['command.paths."c.yaml"=read']
+    )
+    assert made.meaning.framework == "plain"
+
+
+def test_ranks_of_composer_on_other_hosts_are_refused(job) -> None:
+    with pytest.raises(InputError, match="`composer` starts 8 of 16 ranks") as refused:
+        job("composer -n 8 --world_size 16 --node_rank 0 train.py mpt.yaml", {"mpt.yaml": FOUNDRY})
+    assert "torchrun --nnodes 2 --nproc-per-node 8 train.py" in refused.value.hint
+
+
+@pytest.mark.parametrize("name", keyed_programs())
+def test_a_declared_program_has_a_key_of_its_micro_batch_and_of_its_batch(name) -> None:
+    program = keyed_programs()[name]
+    assert "micro_batch" in program.keys and {"global_batch", "accumulate"} & {*program.keys}
+    assert program.form or program.file
+    assert {key for assignments in program.choices.values() for each in assignments.values() for key in each}.isdisjoint(
+        program.keys.values()
+    )
