@@ -138,3 +138,12 @@ def require_consistent(options: Options, names: Iterable[str]) -> None:
         first, second = found
         message = f"`{first.name}` is `{clipped(first.text)}` ({first.origin}) and `{clipped(second.text)}` ({second.origin})"
         raise InputError(f"the launch line contradicts itself: {message}", hint="remove one of the two")
+
+
+def require_whole_names(options: Options, names: Iterable[str]) -> None:
+    """Raise InputError for the beginning of a name of several words, which argparse takes for the option."""
+    known = tuple(names)
+    for option in options.all:
+        if full := next((name for name in known if name != option.name and name.startswith(option.name) and "_" in option.name), ""):
+            word = clipped(option.words[0].text.partition("=")[0])
+            raise InputError(f"`{word}` ({option.origin}) may abbreviate `--{full}`", hint=f"write the whole name: `--{full}`")

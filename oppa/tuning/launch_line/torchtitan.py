@@ -6,6 +6,7 @@ known, so only what the line overrides may vary. Commits after 0.3 count tokens 
 """
 
 import functools
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -171,8 +172,9 @@ def _typed(text: str) -> Any:
 
 
 def _spelled(name: str) -> str:
-    """Return the key that an option of the line states, also as a subcommand."""
-    return "activation_checkpoint.mode" if name == "activation_checkpoint" else name.lstrip("-")
+    """Return the key that an option of the line states, also as a subcommand; tyro reads `-` in a name as `_`, and `no-` as a negation."""
+    key = re.sub(r"(?<!\.no)-", "_", name.lstrip("-"))
+    return "activation_checkpoint.mode" if key == "activation_checkpoint" else key
 
 
 def understand(sources: LineSources, *, evidence: str) -> Meaning:

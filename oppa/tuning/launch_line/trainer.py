@@ -25,7 +25,7 @@ from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.fine_tuning import OPTIMIZERS, fine_tuning, unpredicted
 from oppa.tuning.launch_line.local_model import local_model
 from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, Meaning
-from oppa.tuning.launch_line.options import Options, require_consistent
+from oppa.tuning.launch_line.options import Options, require_consistent, require_whole_names
 from oppa.tuning.launch_line.recognise import positional_file, trainer_options
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
@@ -68,6 +68,7 @@ class TrainerArguments:
         """Return the arguments of a line; raises InputError if one is stated twice, or if two exclude each other."""
         options, program = trainer_options(sources), program_of(sources)
         require_consistent(options, [*_READ, *program.recompute])
+        require_whole_names(options, (MICRO, ACCUMULATED, *program.recompute))
         named = options.get("config")
         values: Mapping[str, Any] = {}
         if named and named.values and PurePath(named.text).suffix in (".yaml", ".yml", ".json") and sources.local_file(named.text):

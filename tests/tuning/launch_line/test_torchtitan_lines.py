@@ -93,3 +93,11 @@ def test_a_length_that_an_unknown_function_states_is_asked_for(job) -> None:
         job(line)
     assert "`--training.max_context_length ...`" in refused.value.hint
     assert job(f"{line} --training.max_context_length 4096").meaning.global_batch == 64
+
+
+def test_a_dash_in_a_name_is_an_underscore(job) -> None:
+    made = job(
+        f"{LINE} --module llama3 --config llama3_8b --training.local-batch-size=2 --parallelism.tensor-parallel-degree 2 --compile.no-enable"
+    )
+    assert (made.problem.baseline.micro_batch, made.problem.baseline.tp, made.meaning.settings["compile"]) == (2, 2, False)
+    assert not [word for word in made.problem.command.argv if "degree" in word or "batch" in word]

@@ -101,6 +101,7 @@ def test_megatron_s_latent_attention_is_read_with_its_defaults() -> None:
         (f"{TRAINER} --fsdp full_shard --deepspeed ds.json", "refuses `--fsdp` with `--deepspeed`"),
         (f"{TRAINER} --fsdp --deepspeed ds.json", "refuses `--fsdp` with `--deepspeed`"),
         (f"{MEGATRON} --tensor-model-parallel-size 16", "needs 16 ranks, and the launch line starts 8"),
+        (f"{TRAINER} --gradient_acc 4", "`--gradient_acc` .line. may abbreviate `--gradient_accumulation_steps`"),
         (f"{MEGATRON} --tensor-model-parallel-size two", "`--tensor-model-parallel-size two` .* is not a number"),
         (f"{MEGATRON} --tensor-model-parallel-size 0", "`--tensor-model-parallel-size 0` .* is less than 1"),
         ("torchrun --nproc-per-node 0 train.py", "`--nproc-per-node 0` .* is less than 1"),
