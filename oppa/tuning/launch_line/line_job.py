@@ -43,7 +43,13 @@ _BATCH = re.compile(r"(?i)bs|mbs|(?:[a-z]+_)*batch(?:_?size)?(?:_per_[a-z]+)?")
 _HOLD_BATCH = frozenset(["num_microbatches", "batch_per_rank", "global_batch"])
 """Placeholders from which a program can take as many sequences a step at every micro-batch."""
 _KNOW_BATCH = frozenset(
-    ["megatron", "megatron-bridge", "torchtitan", *(name for name, program in keyed_programs().items() if "global_batch" in program.keys)]
+    [
+        "megatron",
+        "megatron-bridge",
+        "megatron-deepspeed",
+        "torchtitan",
+        *(name for name, program in keyed_programs().items() if "global_batch" in program.keys),
+    ]
 )
 """Frameworks that hold a global batch themselves."""
 

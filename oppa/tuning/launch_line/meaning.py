@@ -18,6 +18,7 @@ from oppa.tuning.launch_line.templates_of import placeholders
 TITLES: Mapping[str, str] = {
     "megatron": "Megatron-LM",
     "megatron-bridge": "Megatron-Bridge",
+    "megatron-deepspeed": "Megatron-DeepSpeed",
     "torchtitan": "torchtitan",
     "deepspeed": "DeepSpeed",
     "accelerate": "accelerate",

@@ -24,7 +24,7 @@ _EXCEPT: Mapping[str, tuple[str, ...]] = {
         *("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers", "--pipeline-model-parallel-layout"),
         *("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split", "--standalone-embedding-stage"),
         *("--pipeline-model-parallel-split-rank", "--heterogeneous-layers-config-path", "--spec"),
-        *("--hybrid-layer-pattern", "--hybrid-override-pattern"),
+        *("--hybrid-layer-pattern", "--hybrid-override-pattern", "--deepspeed_config"),
     ),
     "--global-batch-size": ("--decrease-batch-size-if-needed", "--step-batch-size-schedule"),
 }

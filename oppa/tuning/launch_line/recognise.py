@@ -47,8 +47,8 @@ _SOLE = {
     "lightning": re.compile(r"--trainer\.\w+"),
 }
 """Words that programs of one framework alone have. One does not show the framework, but it contradicts the marks of another."""
-_COMBINED = frozenset(["accelerate", "transformers", "deepspeed"])
-"""Frameworks whose marks stand in one line: accelerate starts the Trainer, and both use DeepSpeed."""
+_COMBINED = (frozenset(["accelerate", "transformers", "deepspeed"]), frozenset(["megatron-deepspeed", "megatron", "deepspeed"]))
+"""Frameworks whose marks stand in one line: accelerate starts the Trainer, both use DeepSpeed, and so does a fork of Megatron-LM."""
 
 
 def recognised(sources: LineSources) -> tuple[str, str]:
@@ -65,6 +65,8 @@ def recognised(sources: LineSources) -> tuple[str, str]:
             del found[inner]
     if "transformers" in found and "deepspeed" in found:
         del found["deepspeed" if _hands_over_file(sources) else "transformers"]
+    if {"megatron", "deepspeed"} <= found.keys():
+        found = {"megatron-deepspeed": f"{found.pop('megatron')} and {found.pop('deepspeed')}", **found}
     _require_one(found | {name: word for name, word in _sole_words(sources).items() if name not in found})
     return next(iter(found.items()), ("plain", "without a mark of a framework; its placeholders vary"))
 
@@ -87,7 +89,7 @@ def _sole_words(sources: LineSources) -> dict[str, str]:
 def _require_one(marks: Mapping[str, str]) -> None:
     """Raise InputError if there are marks of two frameworks that do not work in one program."""
     for (first, one), (second, other) in itertools.combinations(marks.items(), 2):
-        if not {first, second} <= _COMBINED:
+        if not any({first, second} <= combined for combined in _COMBINED):
             message = f"the launch line has the marks of {TITLES[first]} ({one}) and of {TITLES[second]} ({other})"
             raise InputError(message, hint="write a job file that names the search space: `[space] name = ...`")
 

@@ -172,7 +172,7 @@ def _typed(text: str) -> Any:
 
 
 def _spelled(name: str) -> str:
-    """Return the key that an option of the line states, also as a subcommand; tyro reads `-` in a name as `_`, and `no-` as a negation."""
+    """Return the key that an option of the line states, also as a subcommand. Tyro reads a dash as an underscore, except in a negation."""
     key = re.sub(r"(?<!\.no)-", "_", name.lstrip("-"))
     return "activation_checkpoint.mode" if key == "activation_checkpoint" else key
 

@@ -13,7 +13,18 @@ from oppa.problem.launch_line.framework_commands import line_of_command
 from oppa.problem.launch_line.line import LaunchLine, read_line
 from oppa.problem.launch_line.words import texts
 from oppa.tuning.formats.stated import table
-from oppa.tuning.launch_line import accelerate, deepspeed, keyed, lightning, megatron, megatron_bridge, plain, torchtitan, trainer
+from oppa.tuning.launch_line import (
+    accelerate,
+    deepspeed,
+    keyed,
+    lightning,
+    megatron,
+    megatron_bridge,
+    megatron_deepspeed,
+    plain,
+    torchtitan,
+    trainer,
+)
 from oppa.tuning.launch_line.devices_of import devices_of, gpus_in_header
 from oppa.tuning.launch_line.keyed_programs import keyed_programs
 from oppa.tuning.launch_line.meaning import LineDevices, Meaning
@@ -31,6 +42,7 @@ class Reader(Protocol):
 READERS: Mapping[str, Reader] = {
     "megatron": megatron.understand,
     "megatron-bridge": megatron_bridge.understand,
+    "megatron-deepspeed": megatron_deepspeed.understand,
     "torchtitan": torchtitan.understand,
     "deepspeed": deepspeed.understand,
     "accelerate": accelerate.understand,

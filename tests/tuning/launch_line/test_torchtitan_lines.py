@@ -96,8 +96,7 @@ def test_a_length_that_an_unknown_function_states_is_asked_for(job) -> None:
 
 
 def test_a_dash_in_a_name_is_an_underscore(job) -> None:
-    made = job(
-        f"{LINE} --module llama3 --config llama3_8b --training.local-batch-size=2 --parallelism.tensor-parallel-degree 2 --compile.no-enable"
-    )
+    words = "--training.local-batch-size=2 --parallelism.tensor-parallel-degree 2 --compile.no-enable"
+    made = job(f"{LINE} --module llama3 --config llama3_8b {words}")
     assert (made.problem.baseline.micro_batch, made.problem.baseline.tp, made.meaning.settings["compile"]) == (2, 2, False)
     assert not [word for word in made.problem.command.argv if "degree" in word or "batch" in word]

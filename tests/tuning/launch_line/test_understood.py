@@ -83,7 +83,7 @@ def test_megatron_s_latent_attention_is_read_with_its_defaults() -> None:
     ("line", "message"),
     [
         (f"{MEGATRON} --per_device_train_batch_size 4 --output_dir out", "marks of Megatron-LM .* and of Transformers"),
-        (f"{MEGATRON} --deepspeed --deepspeed_config ds.json", "marks of Megatron-LM .* and of DeepSpeed"),
+        (f"{MEGATRON} --deepspeed --deepspeed_config ds.json --trainer.strategy=ddp", "marks of Megatron-DeepSpeed .* and of LightningCLI"),
         (f"{MEGATRON} --per_device_train_batch_size 4", "marks of Megatron-LM .* and of Transformers"),
         (f"{MEGATRON} --trainer.strategy=ddp", "marks of Megatron-LM .* and of LightningCLI"),
         (f"{TRAINER} --trainer.strategy ddp", "marks of Transformers .* and of LightningCLI"),
