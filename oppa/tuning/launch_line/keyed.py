@@ -37,8 +37,8 @@ def understand(sources: LineSources, *, evidence: str, name: str) -> Meaning:
     Raises:
         InputError: a key is unreadable, or the degrees do not divide the devices.
     """
-    program = keyed_programs()[name]
-    values = KeyedValues.of(sources, program)
+    values = KeyedValues.of(sources, keyed_programs()[name])
+    program = values.program
     require_consistent(values.options, program.keys.values())
     settings, origins = _settings(values, sources)
     dp = settings.get("dp")
@@ -322,6 +322,7 @@ def _hints(values: KeyedValues, assigned: Mapping[str, Assignments], global_batc
             yield f"state a number as `{keys[name]}`, so that the micro-batch may vary: it is `{found}`"
         elif not found:
             yield f"state `{example(keys[name])}`, so that the micro-batch may vary: what {source} states is not known"
-    for name in ("tp", "pp"):
-        if name in keys and name not in program.fixed and not values.stated(keys[name])[1]:
-            yield f"state `{example(keys[name])}`, so that it may vary: what {source} states is not known"
+    for name in ("tp", "pp", "cp"):
+        if name in keys and not values.stated(keys[name])[1]:
+            why = "the ranks of a replica are known" if name in (*program.fixed, "cp") else "it may vary"
+            yield f"state `{example(keys[name])}`, so that {why}: what {source} states is not known"

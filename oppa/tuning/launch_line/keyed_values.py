@@ -36,8 +36,10 @@ class KeyedValues:
         named = options.get(program.file, program.file.replace("_", "-")) if program.file not in ("", "first") else None
         words = [word for word in options.positional if PurePath(word.text).suffix in (".yaml", ".yml", ".json")]
         file = named.values[0] if named is not None and named.values else words[0] if words and program.file == "first" else None
-        if file is None or sources.local_file(file.text) is None:
+        if file is None:
             return cls(program=program, options=options)
+        if sources.local_file(file.text) is None:  # a file in the program's package may state what the line does not
+            return cls(program=dataclasses.replace(program, usual={}), options=options)
         return cls(program=program, options=options, values=sources.contents(file), file=file)
 
     @property

@@ -52,6 +52,7 @@ fsdp_config: {sharding_strategy: FULL_SHARD, activation_checkpointing: false}
 save_folder: ./run/checkpoints
 """
 TUNE = "batch_size: 2\ngradient_accumulation_steps: 4\nenable_activation_checkpointing: true\ndtype: bf16\noutput_dir: /tmp/out\n"
+OF_TUNE = "batch_size=4 gradient_accumulation_steps=2 tensor_parallel_dim=1 context_parallel_dim=1"
 NANOTRON = """
 parallelism: {dp: 4, tp: 2, pp: 1}
 tokens: {micro_batch_size: 3, batch_accumulation_per_replica: 2, sequence_length: 1024}
@@ -174,7 +175,7 @@ def test_a_placeholder_of_the_user_is_kept(job) -> None:
             {"micro_batch": 2, "zero_stage": 3},
         ),
         ("tune run --nproc_per_node 8 full_finetune_distributed --config c.yaml batch_size=4", {"c.yaml": TUNE}, 128, {"micro_batch": 4}),
-        ("tune run --nproc_per_node 8 lora_finetune_distributed --config llama3/8B_lora batch_size=4", {}, 32, {"micro_batch": 4}),
+        (f"tune run --nproc_per_node 8 lora_finetune_distributed --config llama3/8B_lora {OF_TUNE}", {}, 64, {"micro_batch": 4}),
         ("torchrun --nproc-per-node 8 -m litgpt pretrain --config t.yaml", {"t.yaml": LITGPT}, 64, {"micro_batch": 4, "dp": 8}),
         ("torchrun --nproc-per-node 8 run_train.py --config-file=n.yaml", {"n.yaml": NANOTRON}, 24, {"dp": 4, "tp": 2, "micro_batch": 3}),
     ],
@@ -184,6 +185,14 @@ def test_the_present_configuration_is_that_of_the_line_and_its_file(line, files,
     assert (made.meaning.devices.count, made.meaning.global_batch) == (8, batch)
     assert settings.items() <= made.meaning.settings.items()
     assert made.problem.baseline is not None and len(made.problem.space["micro_batch"].choices) > 1
+
+
+def test_defaults_do_not_stand_for_a_file_that_is_not_here(job) -> None:
+    with pytest.raises(InputError, match="nothing in this launch line may vary: it is understood as torchtune") as refused:
+        job("tune run --nproc_per_node 8 lora_finetune_distributed --config llama3/70B_lora batch_size=4")
+    assert "state `gradient_accumulation_steps=...`" in refused.value.hint and "state `tensor_parallel_dim=...`" in refused.value.hint
+    with pytest.raises(InputError, match="understood as axolotl"):
+        job(AXOLOTL, settings=['command.paths."lora.yml"=read'])
 
 
 def test_references_in_a_file_are_followed_and_its_model_is_predicted(job) -> None:
