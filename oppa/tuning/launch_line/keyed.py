@@ -128,7 +128,10 @@ def _settings(values: KeyedValues, sources: LineSources) -> tuple[dict[str, Valu
     """
     keys, count = values.program.keys, sources.devices.count
     found: dict[str, Value] = {name: size for name in (*_DEGREES, "micro_batch") if name in keys and (size := values.number(keys[name]))}
+    if found.get("ep") == 1:
+        del found["ep"]
     origins = {name: values.stated(keys[name])[1] for name in found}
+    origins |= {"precision": values.stated(values.program.precision["key"])[1]} if values.program.precision else {}
     for name, choices in values.program.choices.items():
         if (value := _present(values, choices)) is not None:
             found[name], origins[name] = value, values.stated(_deciding(choices))[1]

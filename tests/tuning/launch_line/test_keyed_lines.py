@@ -196,7 +196,9 @@ def test_defaults_do_not_stand_for_a_file_that_is_not_here(job) -> None:
 
 
 def test_references_in_a_file_are_followed_and_its_model_is_predicted(job) -> None:
-    model = job("composer -n 8 train.py mpt.yaml", {"mpt.yaml": FOUNDRY}).problem.stated_model
+    made = job("composer -n 8 train.py mpt.yaml", {"mpt.yaml": FOUNDRY})
+    model = made.problem.stated_model
+    assert made.meaning.origins["precision"] == made.meaning.model_origin == "mpt.yaml"
     assert (model.layers, model.hidden, model.ffn, model.vocab, model.seq_len, model.tied) == (12, 768, 3072, 50368, 2048, True)
 
 
