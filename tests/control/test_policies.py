@@ -5,6 +5,7 @@ import pytest
 from oppa.control.decision import DecisionKind, Limit
 from oppa.control.policies.stagewise import StagewisePolicy
 from oppa.control.registry import POLICIES, policy_of
+from oppa.control.service.factory import ControllerFactory
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
@@ -71,3 +72,22 @@ def test_without_an_end_there_are_no_stages(table) -> None:
 def test_a_maximum_below_the_table_is_refused(table) -> None:
     with pytest.raises(InputError, match="below all batches"):
         StagewisePolicy(ThroughputIndex(table), maximum=4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "goodput,margin=-1",
+        "goodput,batch_margin=-0.1",
+        "goodput,growth=1",
+        "critical-batch,growth=0",
+        "norm-test,growth=1",
+        "norm-test,eta=-1",
+    ],
+)
+def test_a_setting_out_of_range_is_refused_with_its_value_before_any_job(text, table) -> None:
+    name, _, value = text.partition(",")[2].partition("=")
+    for make in (lambda: policy_of(text)(ThroughputIndex(table)), lambda: ControllerFactory(table, policy_of(text), policy=text)):
+        with pytest.raises(InputError, match=rf"`{name} = {float(value):g}(\.0)?`") as refusal:
+            make()
+        assert refusal.value.hint

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from oppa.control.decision import Decision, DecisionKind, JobState, Limit, Policy, reject_unreliable, stay
-from oppa.control.policies.goodput import GROWTH, cost_factor
+from oppa.control.policies.goodput import GROWTH, cost_factor, require_growth
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.problem.configuration import Configuration
 from oppa.table.rows import ParallelStrategy
@@ -25,6 +25,7 @@ class CriticalBatchPolicy(Policy):
     """
 
     def __init__(self, throughputs: ThroughputIndex, *, growth: float = GROWTH) -> None:
+        require_growth(growth)
         self._throughputs, self._growth = throughputs, growth
 
     def decide(self, state: JobState) -> Decision:

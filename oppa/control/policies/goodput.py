@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from oppa.control.decision import Decision, DecisionKind, JobState, Limit, Option, Policy, reject_unreliable, stay
 from oppa.control.throughput_index import Array, ThroughputIndex
+from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.table.rows import ParallelStrategy
 from oppa.units import format_number
@@ -49,6 +50,12 @@ Cost = Literal["horizon", "elapsed"]
 Mask = NDArray[np.bool_]
 
 
+def require_growth(growth: float) -> None:
+    """Raise InputError for a limit under which no batch could ever grow."""
+    if not growth > 1:
+        raise InputError(f"`growth = {growth:g}` is out of range", hint=f"use a factor above 1, such as {GROWTH:g}")
+
+
 class GoodputPolicy(Policy):
     """Chooses the candidate with the largest goodput, if it justifies a change.
 
@@ -60,6 +67,9 @@ class GoodputPolicy(Policy):
         growth: Largest factor by which the batch may grow in one decision.
         cost: Time to which a change of layout is related: the remaining (`horizon`), or the elapsed time (`elapsed`, as in the paper).
         looks_back: True to revert a change that made goodput worse.
+
+    Raises:
+        InputError: if a margin is negative, or `growth` is not above 1.
     """
 
     def __init__(
@@ -72,6 +82,10 @@ class GoodputPolicy(Policy):
         cost: Cost = "horizon",
         looks_back: bool = True,
     ) -> None:
+        require_growth(growth)
+        for name, value in (("margin", margin), ("batch_margin", batch_margin)):
+            if value is not None and not value >= 0:
+                raise InputError(f"`{name} = {value:g}` is negative", hint="use 0 or more, such as 0.05 for 5%")
         self._throughputs, self._looks_back = throughputs, looks_back
         self._margin, self._batch_margin, self._growth, self._cost = margin, batch_margin, growth, cost
 

@@ -10,7 +10,7 @@ states a rule. All three are as in the paper (the last in tables 5 to 7).
 import math
 
 from oppa.control.decision import Decision, JobState, Limit, Policy, stay
-from oppa.control.policies.goodput import GROWTH
+from oppa.control.policies.goodput import GROWTH, require_growth
 from oppa.control.policies.layout_selection import Bounds, requirement, with_batch
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
@@ -45,10 +45,9 @@ class NormTestPolicy(Policy):
         form: Form = "unbiased",
     ) -> None:
         required_batch(1.0, eta)
-        if interval < 1 or not growth > 1:
-            raise InputError(
-                f"`interval = {interval}`, `growth = {growth}` are out of range", hint="give at least 1 step, and a factor above 1"
-            )
+        require_growth(growth)
+        if interval < 1:
+            raise InputError(f"`interval = {interval}` is out of range", hint="give at least 1 step")
         throughputs.largest_batch(maximum)
         self._throughputs, self._eta, self._maximum, self._growth, self._form = throughputs, eta, maximum, growth, form
         self.interval, self.measures = interval, groups_of(form, workers=2)  # the job itself checks if it has several workers

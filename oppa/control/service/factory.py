@@ -24,6 +24,7 @@ class ControllerFactory:
 
     Raises:
         TableError: if the table is empty.
+        InputError: if the policy cannot choose from the table, or a setting of it is out of range.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class ControllerFactory:
     ) -> None:
         self._throughputs = ThroughputIndex(table) if table else None
         self._policy_of, self._every = policy_of, every
+        policy_of(self._throughputs)  # a wrong setting is refused now, and not at the first hello
         self.basis = _basis(table, every, policy) if policy else ""
         """Digest of all that decisions depend on besides messages; empty without the name of a policy."""
 
