@@ -10,9 +10,9 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from oppa.control.policies.goodput import GoodputPolicy
-from oppa.control.service.address import RUN, ServiceAddress
+from oppa.control.service.address import RUN, TOKEN, ServiceAddress
 from oppa.control.service.client import ControlClient
-from oppa.errors import RunError
+from oppa.errors import InputError, RunError
 from oppa.protocol.messages import Ack, StepFacts, Welcome
 from tests.control.services import heard, hello, line, serving, step, until
 
@@ -107,6 +107,21 @@ def test_a_service_that_is_away_or_refuses_the_token_or_is_older_holds_nothing(p
     monkeypatch.setattr("oppa.control.service.server.HOLD", re.compile("no path"))
     with _named(port, token).held(ONE), _named(port, token).held(OTHER):
         pass
+
+
+def test_a_run_without_its_service_is_warned_before_it_trains_alone(port, token, caplog) -> None:
+    with ServiceAddress("a-job", 1, token).held(ONE), _named(port, "wrong").held(ONE):
+        pass
+    away, refused = (each.getMessage() for each in caplog.records if each.levelno == logging.WARNING)
+    assert away.startswith("no control service answers at 127.0.0.1:1 (Connection refused)")
+    assert "refuses the token of `a-job`" in refused and "OPPA_CONTROL_TOKEN" in refused and "wrong" not in refused
+
+
+@pytest.mark.parametrize("port", [0, 65_536, 99_999])
+def test_a_port_that_no_machine_has_is_refused(port, monkeypatch) -> None:
+    monkeypatch.setenv(TOKEN, "secret")
+    with pytest.raises(InputError, match=f"no port {port}"):
+        ServiceAddress.parse(f"a-job@127.0.0.1:{port}")
 
 
 def test_a_run_that_is_refused_while_it_trains_says_so_once_and_takes_over_at_the_end_of_the_other(served, port, token, caplog) -> None:

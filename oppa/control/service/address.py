@@ -3,11 +3,12 @@
 import contextlib
 import dataclasses
 import http
+import logging
 import os
 import re
 from collections.abc import Iterator
 
-from oppa.errors import InputError, RunError
+from oppa.errors import InputError, RunError, reason
 from oppa.launchers.network import LOOPBACK
 from oppa.protocol.messages import NAME
 
@@ -17,13 +18,21 @@ RUN = "Oppa-Run"
 """Header with the UUID of the run that a connection belongs to; a service that does not support it ignores it."""
 TAKEN = 1008
 """Code with which the service closes the connection of a run that holds a name of another run."""
+MOST_PORT = 65_535
 _ANSWER_S = 10.0
 """Timeout in seconds for the service to answer a request."""
+
+_log = logging.getLogger(__name__)
 
 
 def in_use(job: str) -> str:
     """Return the words for a job name under which another run is connected."""
     return f"another run is connected to the control service as `{job}`"
+
+
+def no_entry(job: str) -> str:
+    """Return the words for a token that the service refuses."""
+    return f"the control service refuses the token of `{job}`: this run trains without decisions"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,13 +50,15 @@ class ServiceAddress:
         if match is None:
             hint = f"write `my-job@{LOOPBACK}:8765`, the job's name and the service's address; use an SSH tunnel from another host"
             raise InputError(f"`--control {text}` is not of the form `JOB@{LOOPBACK}:PORT`", hint=hint)
+        if not 1 <= (port := int(match["port"])) <= MOST_PORT:
+            raise InputError(f"`--control {text}`: there is no port {port}", hint=f"use the service's port, at most {MOST_PORT}")
         if not (token := os.environ.get(TOKEN, "").strip()):
             raise InputError(f"`--control {text}` needs a token", hint=f"set {TOKEN}=`oppa control --table T --token {match['job']}`")
-        return cls(match["job"], int(match["port"]), token)
+        return cls(match["job"], port, token)
 
     @contextlib.contextmanager
     def held(self, run: str) -> Iterator[None]:
-        """Hold the job's name for a run inside the context, also before its ranks connect; without the service, hold nothing.
+        """Hold the job's name for a run inside the context, also before its ranks connect; warn if the service does not answer.
 
         Args:
             run: UUID of the run.
@@ -66,11 +77,14 @@ class ServiceAddress:
             except InvalidStatus as error:  # an older service lacks the path, and training goes on without one that refuses
                 if error.response.status_code == http.HTTPStatus.CONFLICT:
                     raise self._taken() from None
+                if error.response.status_code == http.HTTPStatus.UNAUTHORIZED:
+                    _log.warning("%s; set %s to the output of `oppa control --table T --token %s`", no_entry(self.job), TOKEN, self.job)
             except ConnectionClosed as error:
                 if error.rcvd is not None and error.rcvd.code == TAKEN:
                     raise self._taken() from None
-            except (OSError, WebSocketException):
-                pass
+            except (OSError, WebSocketException) as error:
+                away = "no control service answers at %s:%d (%s): until it does, nothing changes"
+                _log.warning(away, LOOPBACK, self.port, reason(error))
             yield
 
     def _taken(self) -> RunError:

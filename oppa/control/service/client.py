@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
 
-from oppa.control.service.address import RUN, in_use
+from oppa.control.service.address import RUN, in_use, no_entry
 from oppa.errors import ProtocolError
 from oppa.plain_text import plain_text
 from oppa.problem.configuration import Configuration
@@ -185,7 +185,10 @@ class ControlClient:
 
     def _note(self, error: Exception) -> None:
         """Log why there is no connection: as a warning, once for each reason, if the service refuses this run or is not understood."""
-        if isinstance(error, InvalidStatus) and error.response.status_code == http.HTTPStatus.CONFLICT:
+        status = error.response.status_code if isinstance(error, InvalidStatus) else None
+        if status == http.HTTPStatus.UNAUTHORIZED:
+            why = no_entry(self._hello.job)
+        elif status == http.HTTPStatus.CONFLICT:
             why = f"{in_use(self._hello.job)}: this run trains on without decisions until the other one ends"
         elif isinstance(error, ProtocolError):
             hint = f"; {error.hint}" if error.hint else ""
