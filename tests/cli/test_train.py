@@ -207,6 +207,14 @@ def test_a_wrong_run_option_is_reported(change, said, oppa) -> None:
     assert not (oppa.folder / "runs").exists()
 
 
+@pytest.mark.parametrize("configuration", ["tp=2,micro_batch=4", "dp=1,pp=2,micro_batch=4"])
+def test_a_policy_of_workers_is_refused_where_they_share_a_batch(configuration: str, oppa) -> None:
+    (oppa.folder / "job.toml").write_text(TRAIN_JOB)
+    done = oppa("train", "job.toml", configuration, "--policy", "proportional", "--run", "r", code=2)
+    assert "`--policy proportional` gives each worker a batch of its own" in done.stderr and "such as `dp=2`" in done.stderr
+    assert not (oppa.folder / "r" / "run.json").exists()
+
+
 def test_a_run_that_would_end_within_its_warm_up_is_refused(oppa) -> None:
     (oppa.folder / "job.toml").write_text(TRAIN_JOB)
     assert "`warmup = 16` is more than `samples = 3`" in oppa("train", "job.toml", "--set", "train.samples=3", code=2).stderr

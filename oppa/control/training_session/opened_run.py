@@ -6,12 +6,12 @@ from pathlib import Path
 
 from oppa.control.own_trainer.advice import is_first_run
 from oppa.control.training_session.options import TrainOptions
-from oppa.errors import RunError
+from oppa.errors import InputError, RunError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.study.database import FILE
 from oppa.table.table import Table
-from oppa.training.parallel.supported_layouts import require_buildable, require_measurable
+from oppa.training.parallel.supported_layouts import require_buildable, require_measurable, require_shareable
 from oppa.training.run.run_folder import SPEC, RunSpec
 
 
@@ -21,7 +21,8 @@ def opened_run(folder: Path, problem: Problem, options: TrainOptions) -> RunSpec
     Run options, limits and cluster may change between attempts; model and data may not.
 
     Raises:
-        InputError: the training core cannot build the configuration, or cannot measure what the run is to measure.
+        InputError: the training core cannot build the configuration, or cannot measure what the run is to measure; or the policy gives
+            workers batches of their own, which the configuration does not allow.
         RunError: the folder holds a run of another model or other data, or a study.
     """
     advise, reference = problem.run_options.advise, problem.run_options.reference_batch
@@ -41,6 +42,8 @@ def opened_run(folder: Path, problem: Problem, options: TrainOptions) -> RunSpec
         present = run.configuration if same_size else _default(problem)
         run = dataclasses.replace(run, problem=problem, configuration=options.asked or present)
         _require_trainable(problem, run.configuration)
+    if options.splits:
+        _require_split(problem, run.configuration, options.policy)
     if problem.command is not None and (options.make or options.control) and advise is None:
         advise = is_first_run(folder, problem)
     run_options = dataclasses.replace(problem.run_options, reference_batch=reference or problem.global_batch, advise=advise)
@@ -63,6 +66,21 @@ def _require_trainable(problem: Problem, configuration: Configuration) -> None:
     require_buildable(problem.model, configuration)
     require_measurable(configuration, problem.run_options.statistics_every)
     _require_files(problem)
+
+
+def _require_split(problem: Problem, configuration: Configuration, policy: str) -> None:
+    """Raise InputError if the workers of a configuration cannot have batches of their own, so that a policy could decide nothing."""
+    each = configuration.global_batch // configuration.dp
+    shares = [configuration.global_batch - each * (configuration.dp - 1), *[each] * (configuration.dp - 1)]
+    try:
+        require_shareable(problem.model, configuration, shares)
+        is_possible = configuration.dp > 1
+    except InputError:
+        is_possible = False
+    if not is_possible:
+        layout = f"`dp={max(2, problem.cluster.devices)}`, where each rank holds all layers of a dense model, with ZeRO 0 or 1"
+        message = f"`--policy {policy}` gives each worker a batch of its own, which `{configuration.id}` does not allow"
+        raise InputError(message, hint=f"name a configuration such as {layout}")
 
 
 def _require_files(problem: Problem) -> None:

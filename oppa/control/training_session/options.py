@@ -34,6 +34,8 @@ class TrainOptions:
     """Name of the policy, with its settings; empty: none."""
     make: MakePolicy | None = None
     """Function that makes the policy; None without one."""
+    splits: bool = False
+    """True if the policy gives each data-parallel worker a batch of its own."""
     control: ServiceAddress | None = None
     """A running control service, if the user named one."""
     schedules: Path | None = None
@@ -65,16 +67,20 @@ def train_options(
     policy, make = choice.resolve(problem, tell)
     if make is not None and table is None and needs_table(policy):
         raise InputError(f"`--policy {policy}` needs a table to choose from", hint="give --table; make a table with `oppa profile`")
+    splits = False
     if make is not None:
         made = make(ThroughputIndex(table) if table else None)
-        if problem.command is not None and made.window is not None:
+        splits = made.window is not None
+        if problem.command is not None and splits:
             hint = "use `goodput`, `critical-batch`, `norm-test`, `stagewise` or `static`"
             raise InputError(f"`--policy {policy}` needs summaries of workers, which your own trainer does not report", hint=hint)
         problem = measured_for(problem, made)
     if control and policy:
         raise InputError(f"`--policy {policy}` and `--control` exclude each other", hint="remove one of them: the service has a policy")
     request = LaunchRequest.of(problem.launcher, parallel=1).resolve(problem.cluster)
-    return problem, TrainOptions(runner=runner, table=table, request=request, policy=policy, make=make, control=control, **rest)
+    return problem, TrainOptions(
+        runner=runner, table=table, request=request, policy=policy, make=make, splits=splits, control=control, **rest
+    )
 
 
 def measured_for(problem: Problem, policy: Policy) -> Problem:
