@@ -87,22 +87,39 @@ def _sensible(job: TraceJob, where: str) -> TraceJob:
 
 
 def _oppa(cells: Mapping[str, str]) -> TraceJob:
-    job = _job(cells["job_id"], float(cells["submit_s"]), cells["duration_s"], int(cells["gpu_num"]), cells.get("type") or "")
+    job = _job(cells["job_id"], _number(cells, "submit_s"), _number(cells, "duration_s"), _gpus(cells, "gpu_num"), cells.get("type") or "")
     return dataclasses.replace(job, priority=int(priority)) if (priority := cells.get("priority")) else job
 
 
 def _acme(cells: Mapping[str, str]) -> TraceJob:
     arrival_s = datetime.fromisoformat(cells["submit_time"]).timestamp()
-    return _job(cells["job_id"], arrival_s, cells["duration"], int(float(cells["gpu_num"] or 0)), cells["type"])
+    gpus = int(_number(cells, "gpu_num")) if cells["gpu_num"] else 0
+    return _job(cells["job_id"], arrival_s, _number(cells, "duration"), gpus, cells["type"])
 
 
 def _kalos(cells: Mapping[str, str]) -> TraceJob:
-    return _job(cells["job_id"], float(cells["arrival_s"]), cells["duration_s_lo"], int(cells["num_gpus"]), cells["job_class"])
+    arrival_s, duration_s = _number(cells, "arrival_s"), _number(cells, "duration_s_lo")
+    return _job(cells["job_id"], arrival_s, duration_s, _gpus(cells, "num_gpus"), cells["job_class"])
 
 
-def _job(name: str, arrival_s: float, duration: str, gpus: int, kind: str) -> TraceJob:
+def _number(cells: Mapping[str, str], column: str) -> float:
+    """Return the number in a column of a line; raises ValueError, which names the column."""
+    try:
+        return float(cells[column])
+    except (ValueError, TypeError):  # a short line has None
+        raise ValueError(f"`{column} = {cells[column] or ''}` is not a number") from None
+
+
+def _gpus(cells: Mapping[str, str], column: str) -> int:
+    """Return the whole number in a column of a line; raises ValueError, which names the column."""
+    if (number := _number(cells, column)) != int(number):
+        raise ValueError(f"`{column} = {cells[column]}` is not a whole number")
+    return int(number)
+
+
+def _job(name: str, arrival_s: float, duration_s: float, gpus: int, kind: str) -> TraceJob:
     priority = PRIORITIES.get(kind.lower(), 1)
-    return TraceJob(name=name, arrival_s=arrival_s, duration_s=float(duration), gpus=gpus, kind=kind, priority=priority)
+    return TraceJob(name=name, arrival_s=arrival_s, duration_s=duration_s, gpus=gpus, kind=kind, priority=priority)
 
 
 _READERS: Sequence[tuple[Sequence[str], Callable[[Mapping[str, str]], TraceJob]]] = (

@@ -51,9 +51,9 @@ def read_profiled(path: Path, *, weight_memory: float = WEIGHT_MEMORY) -> list[P
         ) from None
     if not isinstance(rows.index, pd.RangeIndex):
         raise InputError(f"`{path}` has lines of more values than columns", hint="give each value a column, or remove it")
-    for column in SECONDS:
-        if column not in rows:
-            raise InputError(f"`{path}` has no column `{column}`", hint=nearest(column, map(str, rows)))
+    if lacking := [column for column in SECONDS if column not in rows]:
+        hint = "write milliseconds into it; 0 in `T_W_ms` if `T_B_ms` is the whole backward pass"
+        raise InputError(f"`{path}` has no column `{lacking[0]}`, only {', '.join(map(str, rows))}", hint=hint)
     if rows.empty:
         raise InputError(f"`{path}` has no rows", hint="write a row for each model and number of micro-batches")
     named = [column for column in ("model", "pp", "microbatches") if column in rows]
@@ -73,11 +73,12 @@ def choose(profiled: list[ProfiledStages], *, stages: int, micro_batches: int, m
     fitting = [each for each in profiled if each.costs.ranks == stages and model in ("", each.model)]
     if not fitting:
         known = sorted({each.costs.ranks for each in profiled if model in ("", each.model)})
-        raise InputError(f"the file has no times of {stages} stages", hint=f"use one of {', '.join(map(str, known))}")
+        hint = f"it has those of {', '.join(map(str, known))}: use --stages {known[0]}"
+        raise InputError(f"the file has no times of {stages} stages", hint=hint)
     if len({each.model for each in fitting}) > 1:
         raise InputError(
             "the file has times of several models",
-            hint=f"name one with --model: {', '.join(dict.fromkeys(each.model for each in fitting))}",
+            hint=f"name one with --set times.model=NAME: {', '.join(dict.fromkeys(each.model for each in fitting))}",
         )
     return min(fitting, key=lambda each: abs(each.micro_batches - micro_batches) if each.micro_batches else math.inf)
 

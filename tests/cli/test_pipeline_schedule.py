@@ -64,12 +64,28 @@ def test_a_schedule_by_name_is_shown_as_it_is(oppa, times):
         (("--set", "search.chunks=one"), '`chunks = "one"` is not a list'),
         (("--set", "times.model=large"), "no times of the model `large`"),
         (("--times", "other.csv"), "`other.csv` does not exist"),
+        (("--stages", 5), "no times of 5 stages\n\nhint: it has those of 3: use --stages 3"),
     ],
 )
 def test_wrong_input_is_named_and_nothing_is_written(oppa, times, words, message):
     done = oppa("pipeline-schedule", *times, *words, "--out", "order.csv", code=2)
     assert message in done.stderr and "hint:" in done.stderr
     assert not (oppa.folder / "order.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "stage,T_F_ms,T_B_ms\n0,1,2\n",
+            "has no column `T_W_ms`, only stage, T_F_ms, T_B_ms\n\nhint: write milliseconds into it; 0 in `T_W_ms`",
+        ),
+        (TIMES + "large,3,4,10,11,5,0.5\n", "times of several models\n\nhint: name one with --set times.model=NAME: small, large"),
+    ],
+)
+def test_a_hint_states_what_the_file_needs(oppa, times, text, said):
+    (oppa.folder / "times.csv").write_text(text)
+    assert said in oppa("pipeline-schedule", *times, code=2).stderr
 
 
 @pytest.mark.slow
@@ -104,6 +120,7 @@ def test_a_memory_limit_is_a_positive_number(oppa, times, limit):
 
 def test_a_schedule_by_name_has_no_limit_unless_one_is_given(oppa, times):
     done = oppa("pipeline-schedule", *times, "--schedule", "gpipe")
+    assert "4 4 4 forward passes" in done.stdout and "F forward, B backward" in done.stdout
     assert "peak memory" in done.stdout and ", of " not in done.stdout
 
 

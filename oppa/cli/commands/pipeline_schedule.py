@@ -160,11 +160,12 @@ def _print(found: "SearchedSchedule", figures: dict[str, Any]) -> None:
     shape = found.schedule.shape
     made = style.table(["", ""])
     made.show_header = False
+    made.add_row("letters", f"F forward, B backward, W weight gradient, · idle{'; small for later chunks' if shape.chunks > 1 else ''}")
     made.add_row("bubble rate", f"{figures['bubble_rate']:.2%}")
     made.add_row("longest span", f"{format_seconds(found.execution.longest_span_s)}{_known(found, figures)}")
     made.add_row("critical path", ", ".join(f"{name} {share:.0%}" for name, share in figures["critical_path"].items()))
     limit = "" if figures["memory_limit"] is None else f", of {figures['memory_limit']:g}"
-    made.add_row("peak memory", " ".join(f"{each:g}" for each in figures["peak_memory"]) + limit)
+    made.add_row("peak memory", f"{' '.join(f'{each:g}' for each in figures['peak_memory'])} forward passes{limit}")
     if shape.chunks > 1:
         made.add_row("model chunks", f"{shape.chunks}{', as a V' if shape.folded else ''}")
     if found.variant.recomputed:
