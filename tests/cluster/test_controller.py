@@ -65,7 +65,7 @@ def test_hosts_that_somebody_else_was_given_are_not_waited_for(held: Held) -> No
     (taken.run / "steps.jsonl").write_text("")
     said = list[str]()
     ClusterController(taken.folder.parent, scheduler, Settings(), tell=said.append).step()
-    assert scheduler.cancelled == ["9"] and taken.desired().hosts == 1 and "back from 4 to 1 hosts" in said[-1]
+    assert scheduler.cancelled == ["9"] and taken.desired().hosts == 1 and "back from 4 to 1 host" in said[-1]
     assert taken.start() is not None and taken.start().excused
 
 
@@ -162,7 +162,7 @@ def test_one_that_never_starts_larger_goes_back_and_is_not_given_up(scales: Path
     control = ClusterController(taken.folder.parent, InMemoryScheduler(), Settings(), tell=(said := list[str]()).append)
     control.step()
     assert taken.desired().hosts == 1 and taken.desired().failed_starts == {4: 1}
-    assert said == ["job: back to 1 hosts, as a start on 4 took no step", "job: started on 1 hosts"]
+    assert said == ["job: back to 1 host, as a start on 4 took no step", "job: started on 1 host"]
 
 
 def test_hosts_that_slurm_took_away_are_no_failed_start(scales: Path) -> None:
@@ -322,7 +322,7 @@ def test_a_job_that_refuses_a_size_stays_as_it_is(own: Held, excused: bool, fail
     answered(own, 1, refused=job.requested_size().id, cause="no such nodes", excused=excused)  # type: ignore[union-attr]
     scheduler.idle = 0
     control.step()
-    assert said[-1] == "job: stays on 1 hosts: no such nodes"
+    assert said[-1] == "job: stays on 1 host: no such nodes"
     assert job.desired().hosts == 1 and job.desired().failed_starts == failed
     assert job.requested_size().hosts == 1, "an old refusal is none of a later request"  # type: ignore[union-attr]
     control.step()

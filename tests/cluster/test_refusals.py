@@ -41,7 +41,7 @@ def test_hosts_that_only_seem_idle_are_awaited_for_a_bounded_time(held: Held) ->
     restarted(held, 4, ago_s=GRANT_S)
     control.step()
     assert held.job.desired().hosts == 1 and scheduler.cancelled == ["9"]
-    assert said[-1] == "job: back from 4 to 1 hosts, as the scheduler reports `Priority`"
+    assert said[-1] == "job: back from 4 to 1 host, as the scheduler reports `Priority`"
 
 
 @pytest.mark.parametrize("reason", ["ReqNodeNotAvail, Reserved for maintenance", "Licenses", "Reservation", "JobHeldUser"])
@@ -52,7 +52,7 @@ def test_a_scale_up_that_the_scheduler_refuses_is_put_off_for_longer_each_time(r
         scheduler.idle, scheduler.jobs = 4, [slurm_job("9", "PENDING", 4, reason, elastic=held.job.token)]
         restarted(held, 4, ago_s=100.0)
         control.step()
-        assert said[-1] == f"job: back from 4 to 1 hosts, as the scheduler reports `{reason}`"
+        assert said[-1] == f"job: back from 4 to 1 host, as the scheduler reports `{reason}`"
         started(held.job, 1)
         control.step()
         assert held.job.desired().hosts == 1 and held.job.desired().refusals[2].times == tried
@@ -95,7 +95,7 @@ def test_a_job_is_stopped_only_for_hosts_that_the_scheduler_would_grant(most: in
     assert (held.job.run / "stop").exists() is (sizes[-1] > 1)
     if most < 3:
         assert scheduler.asked == 2, "a refused size is not asked for again at once"
-        assert "job: stays on 1 hosts, as 3 more are not available now: " in said[0]
+        assert "job: stays on 1 host, as a request for 3 more would not be granted now: " in said[0]
 
 
 def test_a_start_without_hosts_is_no_failed_start_and_is_tried_again_later(scales: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_start_without_hosts_is_no_failed_start_and_is_tried_again_later(scale
     for _ in range(4):
         assert not control.step()[0].ending
     assert scheduler.starts == [("job", 1)] and not taken.desired().failed_starts
-    assert "1 hosts were not granted" in said[-1] and "the next try follows in 1 min" in said[-1]
+    assert "a request for 1 host was not granted" in said[-1] and "the next try follows in 1 min" in said[-1]
     for tried in range(2, 2 * FRUITLESS):
         put_off = {size: Refusal(each.times, each.at - LONGEST_DELAY_S) for size, each in taken.desired().refusals.items()}
         taken.set_desired(refusals=put_off)
@@ -189,5 +189,5 @@ def test_a_spool_that_is_away_for_a_moment_does_not_end_the_controller(held: Hel
 def test_the_status_has_why_a_scale_up_is_put_off(held: Held, oppa: Oppa) -> None:
     held.job.set_desired(refusals=held.job.desired().refused(2, "Reservation", time.time()))
     shown = " ".join(oppa("cluster", "status", held.job.folder.parent).stdout.split())
-    assert "job: 2 hosts or more were not granted (Reservation); the next try follows in 1 min." in shown
+    assert "job: a request for 2 hosts or more was not granted (Reservation); the next try follows in 1 min." in shown
     assert "Reservation" in json.loads(oppa("cluster", "status", held.job.folder.parent, "--json").stdout)["jobs"][0]["why"]

@@ -41,7 +41,7 @@ def test_what_cannot_be_kept_is_refused(scales: Path) -> None:
     put(scales, name="mine")
     for values, said in (
         ({"name": "mine"}, "a job named `mine` exists"),
-        ({"name": "../up"}, "is not a valid name"),
+        ({"name": "../up"}, "is no name of an elastic job"),
         ({"hosts": 3}, "not in the scale table"),
     ):
         with pytest.raises(InputError, match=said) as refusal:
@@ -49,7 +49,7 @@ def test_what_cannot_be_kept_is_refused(scales: Path) -> None:
         assert refusal.value.hint
     assert [folder.name for folder in folders(scales.parent / "spool")] == ["mine"]
     (scales.parent / "job.toml").write_text(JOB_FILE.replace("global_batch = 8", "global_batch = 16"))
-    with pytest.raises(InputError, match="no sizes of whole hosts"):
+    with pytest.raises(InputError, match=r"no sizes of whole hosts of .* at a batch of .*; its batch is 8"):
         put(scales, name="other")
     (scales.parent / "job.toml").write_text(JOB_FILE.replace("tiny-1m", "tiny-4m"))
     with pytest.raises(TableError, match="for another model"):

@@ -43,10 +43,12 @@ def submit(
     """
     from oppa.cli.views import style
     from oppa.cluster.elastic_jobs.spool import submit as put
+    from oppa.units import with_noun
 
     taken = put(spool, job, table, hosts=hosts, name=name, command=command or ())
     sizes = ", ".join(f"{size.gpus} ({size.speedup:.2f})" for size in taken.table.sizes)
-    style.err().print(f"submitted: {taken.folder}, on {taken.hosts} hosts; sizes, with their speed-ups: {sizes}", markup=False)
+    asked = with_noun(taken.hosts, "host")
+    style.err().print(f"submitted: {taken.folder}, on {asked}; numbers of hosts, with their speed-ups: {sizes}", markup=False)
 
 
 def run(
@@ -159,7 +161,8 @@ def retry(spool: Spool, name: Name) -> None:
     """
     from oppa.cli.views import style
     from oppa.cluster.elastic_jobs.spool import job_of
+    from oppa.units import with_noun
 
     job = job_of(spool, name)
     job.retry()
-    style.err().print(f"queued: {job.folder}, on {job.hosts} hosts", markup=False, soft_wrap=True)
+    style.err().print(f"queued: {job.folder}, on {with_noun(job.hosts, 'host')}", markup=False, soft_wrap=True)

@@ -118,7 +118,7 @@ def generate(
         style.print_json({"jobs": len(jobs), "utilisation": utilisation, **mean, "kinds": kinds})
         return
     trace_view.print_queues(found, result, known, days)
-    style.err().print(f"written: {out}, {len(jobs)} jobs", markup=False)
+    style.err().print(f"written: {out}, {len(jobs):,} jobs", markup=False)
 
 
 def _simulated(jobs: "Sequence[TraceJob]", shared: "SharedCluster", policies: Sequence[str]) -> "list[tuple[PolicyRow, Result]]":
@@ -127,7 +127,7 @@ def _simulated(jobs: "Sequence[TraceJob]", shared: "SharedCluster", policies: Se
     from oppa.cluster.comparison import compared
 
     with style.err().status("simulating") as status:
-        return compared(jobs, shared, policies, lambda policy, done: status.update(f"{policy}: {done} of {len(jobs)} jobs done"))
+        return compared(jobs, shared, policies, lambda policy, done: status.update(f"{policy}: {done:,} of {len(jobs):,} jobs done"))
 
 
 def _kinds(tables: Sequence[Path], start_s: float, *, replicas: bool) -> "dict[int, Elasticity]":

@@ -303,10 +303,10 @@ def _event(line: Line) -> str:
             return f"{where} [yellow]warning[/] a newer checkpoint cannot be resumed: {why}; it is kept as {place}"
         case ledger.CHANGED:
             moved = f", {format_bytes(line['received_bytes'])} moved" if line["received_bytes"] else ""
-            return f"{where} [cyan]{escape(_after(line))}[/] after {seconds}{moved}"
+            return f"{where} [cyan]{escape(_after(line))}[/] in {seconds}{moved}"
         case ledger.ROLLED_BACK:
             layout = escape(_after(line))
-            return f"{where} [yellow]the loss spike persists: rolled back to {line['checkpoint']}[/], [cyan]{layout}[/] after {seconds}"
+            return f"{where} [yellow]the loss spike persists: rolled back to {line['checkpoint']}[/], [cyan]{layout}[/] in {seconds}"
         case ledger.NOT_ROLLED_BACK:
             return (
                 f"{where} [yellow]the loss stays up or is not a number, and earlier weights are not restored: {escape(line['failure'])}[/]"
@@ -315,7 +315,7 @@ def _event(line: Line) -> str:
             return f"{where} [yellow]change {line['event']}[/]: {escape(line['failure'])}"
         case ledger.VALIDATED:
             right = f", accuracy {line['accuracy']:.1%}" if line.get("accuracy") is not None else ""
-            return f"{where} held-out loss {style.number(line['loss'])}{right}, after {format_seconds(line['seconds'])}"
+            return f"{where} held-out loss {style.number(line['loss'])}{right}, measured in {format_seconds(line['seconds'])}"
         case ledger.REORDERED:
             times = f"{format_seconds(line['from_step_s'])} to {format_seconds(line['step_s'])} a step, predicted"
             return f"{where} [cyan]the pipeline changes its schedule to {escape(line['name'])}[/]: {times}"

@@ -30,7 +30,7 @@ def print_policies(rows: "Sequence[PolicyRow]", jobs: "Sequence[TraceJob]", shar
     none = rows[0]
     shown = Section(
         title="Elastic jobs on a shared cluster",
-        text=f"{len(jobs)} jobs on {shared.gpus} GPUs, {none.elastic} of them elastic. Times are means; shares are of those "
+        text=f"{len(jobs):,} jobs on {shared.gpus:,} GPUs, {none.elastic:,} of them elastic. Times are means; shares are of those "
         "without scaling. Extra: share of all GPU time that elastic jobs hold beyond their requests.",
         columns=("policy", ">elastic completion", ">share", ">others' queueing", ">share", ">changes", ">utilisation", ">extra"),
         rows=[
@@ -40,7 +40,7 @@ def print_policies(rows: "Sequence[PolicyRow]", jobs: "Sequence[TraceJob]", shar
                 f"{_ratio(row.completion_s, none.completion_s):.3f}",
                 format_seconds(row.queue_s),
                 f"{_ratio(row.queue_s, none.queue_s):.3f}",
-                row.changes,
+                f"{row.changes:,}",
                 f"{row.utilisation:.1%}",
                 f"{row.spare_gpu_s / (shared.gpus * max(jobs[-1].arrival_s, 1)):.1%}",
             )
@@ -55,14 +55,14 @@ def print_queues(found: "Sequence[QueueingTimes]", result: "Result", known: "Tra
     utilisation = result.usage.share(days * 86_400)
     shown = Section(
         title=f"A trace like {known.name}",
-        text=f"Utilisation of {known.gpus} GPUs over {days:g} days: {utilisation:.1%}. In order of arrival, jobs wait "
+        text=f"Utilisation of {known.gpus:,} GPUs over {days:g} days: {utilisation:.1%}. In order of arrival, jobs wait "
         f"{format_seconds(result.queue_s(()))} on average, published {format_seconds(known.queue_s)}. Columns: share of jobs "
         "that wait at most 1 s, 1 min and 1 h, simulated and published. The generator matches only the mean.",
         columns=("type", ">jobs", ">mean wait", ">1 s", ">published", ">1 min", ">published", ">1 h", ">published"),
         rows=[
             (
                 each.kind,
-                each.jobs,
+                f"{each.jobs:,}",
                 format_seconds(each.mean_s),
                 *(f"{share:.1%}" for pair in zip(each.shares, each.published, strict=True) for share in pair),
             )

@@ -22,6 +22,7 @@ from oppa.cluster.elastic_jobs.status import Status, came_to_a_step, last_start_
 from oppa.cluster.scaling import ScaleDecision, Settings, giving, grow, reclaim
 from oppa.cluster.scheduler import ForecastingScheduler, QueuedJob, QueueSnapshot, Scheduler, Supervisor
 from oppa.errors import EnvironmentLackingError, OppaError
+from oppa.units import with_noun
 
 LAUNCH_S = 30.0
 PATIENCE_S = 10.0
@@ -109,7 +110,8 @@ class ClusterController:
                 self._keep(status, view)
                 has_withdrawn |= self._shrink_ungranted(status, view)
             if status.training and not status.is_elastic:
-                self._say(f"{status.job.name}: keeps its {status.hosts} hosts, as its trainer does not declare `elastic`", status.job.name)
+                kept = with_noun(status.hosts, "host")
+                self._say(f"{status.job.name}: keeps its {kept}, as its trainer does not declare `elastic`", status.job.name)
         jobs = {status.job.name: status.job for status in found}
         # a withdrawn request is still in the queue that was read; the next step decides
         for change in self._decide(found, view) if not has_withdrawn else ():
@@ -165,7 +167,7 @@ class ClusterController:
         if request is None or request.hosts != status.desired:
             job.ask_for(status.desired)
         elif present is not None and present.refused == request.id:
-            self._say(f"{job.name}: stays on {status.hosts} hosts: {present.cause}", job.name)
+            self._say(f"{job.name}: stays on {with_noun(status.hosts, 'host')}: {present.cause}", job.name)
             if not present.excused:
                 self._fail(job, status.desired)
             elif status.desired > job.hosts:
@@ -190,7 +192,7 @@ class ClusterController:
             self._say(f"{job.name}: {error.message}", job.name)
             return
         if not self._act:
-            self._say(f"{job.name}: would be started on {job.desired().hosts} hosts", job.name)
+            self._say(f"{job.name}: would be started on {with_noun(job.desired().hosts, 'host')}", job.name)
             return
         self._learn(job)
         desired = job.desired()
@@ -199,12 +201,12 @@ class ClusterController:
             self._say(f"{job.name}: given up, as {FRUITLESS} starts took no step; `{job.folder / LOG}` has the reason", job.name)
             return
         if (delay_s := desired.delay_s(hosts, time.time())) > 0:
-            why = f"{hosts} hosts were not granted; `{job.folder / LOG}` has the reason"
+            why = f"a request for {with_noun(hosts, 'host')} was not granted; `{job.folder / LOG}` has the reason"
             self._say(f"{job.name}: {why}; the next try follows in {math.ceil(delay_s / 60)} min", f"{job.name}: delay")
             return
         for left in view.of(job.token):  # a supervisor that was killed has not returned them
             self._scheduler.cancel(left)
-        self._say(f"{job.name}: started on {hosts} hosts", job.name)
+        self._say(f"{job.name}: started on {with_noun(hosts, 'host')}", job.name)
         job.set_desired(launches=desired.launches + 1, launched_at=time.time())
         self._children[job.name] = self._scheduler.start(job, hosts)
 
@@ -227,7 +229,7 @@ class ClusterController:
             else:
                 self._refuse(job, hosts, "no hosts were granted")
             if desired.hosts == hosts != job.hosts:
-                self._say(f"{job.name}: back to {job.hosts} hosts, as a start on {hosts} took no step", job.name)
+                self._say(f"{job.name}: back to {with_noun(job.hosts, 'host')}, as a start on {hosts} took no step", job.name)
                 job.set_desired(hosts=job.hosts)
         job.set_desired(learned=desired.launches)
 
@@ -263,7 +265,7 @@ class ClusterController:
         seems_free = held.for_nodes and held.nodes <= view.idle
         if waited_s < (GRANT_S if seems_free else PATIENCE_S):
             if waited_s >= PATIENCE_S:
-                self._say(f"{job.name}: waits for {held.nodes} hosts; the scheduler reports `{held.reason}`", job.name)
+                self._say(f"{job.name}: waits for {with_noun(held.nodes, 'host')}; the scheduler reports `{held.reason}`", job.name)
             return False
         self._withdraw(status, held, view, seems_free=seems_free)
         return True
@@ -278,7 +280,7 @@ class ClusterController:
         before = status.desired if trains else start.hosts
         left = job.table.fastest(min(view.idle + view.holding(job.token), before - 1)) if are_taken else None
         hosts = status.hosts if trains else max(job.hosts, left.gpus if left else 0)
-        change = f"stays on {hosts} hosts" if trains else f"back from {before} to {hosts} hosts"
+        change = f"stays on {with_noun(hosts, 'host')}" if trains else f"back from {before} to {with_noun(hosts, 'host')}"
         self._say(f"{job.name}: {change}, as {why}", job.name)
         if not self._act:
             return
@@ -343,13 +345,14 @@ class ClusterController:
             why = error.message
         if not why:
             return True
-        self._say(f"{job.name}: stays on {change.before} hosts, as {more} more are not available now: {why}", job.name)
+        kept = with_noun(change.before, "host")
+        self._say(f"{job.name}: stays on {kept}, as a request for {more} more would not be granted now: {why}", job.name)
         if self._act:
             self._refuse(job, change.after, why)
         return False
 
     def _carry_out(self, change: ScaleDecision, job: ElasticJob) -> None:
-        self._say(f"{job.name}: from {change.before} to {change.after} hosts, as {change.reason}", job.name)
+        self._say(f"{job.name}: from {change.before} to {with_noun(change.after, 'host')}, as {change.reason}", job.name)
         if not self._act:
             return
         facts = {"time": time.time(), "job": job.name, "before": change.before, "after": change.after, "reason": change.reason}

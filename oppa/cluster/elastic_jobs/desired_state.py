@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Mapping
 from typing import Any, Self
 
+from oppa.units import with_noun
+
 FRUITLESS = 3
 """Consecutive starts without a step after which a number of hosts is given up."""
 FIRST_DELAY_S, LONGEST_DELAY_S = 60.0, 3600.0
@@ -82,7 +84,8 @@ class DesiredState:
         least, refusal = max(self.refusals.items(), key=lambda each: each[1].delay_s(now), default=(0, Refusal(0, 0.0)))
         if not (delay_s := refusal.delay_s(now)):
             return ""
-        return f"{least} hosts or more were not granted ({refusal.why}); the next try follows in {math.ceil(delay_s / 60)} min"
+        refused = f"a request for {with_noun(least, 'host')} or more was not granted ({refusal.why})"
+        return f"{refused}; the next try follows in {math.ceil(delay_s / 60)} min"
 
     def refused(self, least: int, why: str, now: float) -> dict[int, Refusal]:
         """Return the refusals after a further one, which concerns all numbers of hosts from `least` on."""

@@ -288,8 +288,9 @@ def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, nam
     )
     best = {row.configuration.devices // each: row for row in sorted(rows, key=lambda row: row.steps_per_s)}
     if not best:
-        hint = f"run `oppa scale-table RUN --devices {each}..{8 * each}` with a run at this batch"
-        raise InputError(f"`{table}` has no sizes of whole hosts of {each} devices at a batch of {problem.global_batch}", hint=hint)
+        batches = ", ".join(map(str, sorted({row.configuration.global_batch for row in known.rows})))
+        message = f"`{table}` has no sizes of whole hosts of {each} devices at a batch of {problem.global_batch}; its batch is {batches}"
+        raise InputError(message, hint=f"run `oppa scale-table RUN --devices {each}..{8 * each}` with a run at the job's batch")
     if problem.command is not None:
         require_all_hosts(problem.command.argv, max(best))
     asked = hosts or min(best)
@@ -297,7 +298,7 @@ def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, nam
         raise InputError(f"`--hosts {asked}` is not in the scale table", hint=f"use one of {', '.join(map(str, sorted(best)))}")
     name = name or problem.name
     if not re.fullmatch(NAME, name):
-        raise InputError(f"`--name {name}` is not a valid name", hint="use letters, digits, `-`, `_` and `.`")
+        raise InputError(f"`{name}` is no name of an elastic job", hint="give --name, of up to 61 letters, digits, `-`, `_` and `.`")
     speedups = [(size, row.steps_per_s / best[asked].steps_per_s) for size, row in best.items()]
     found = ElasticJob(
         folder=spool / name,
