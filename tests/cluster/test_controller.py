@@ -225,7 +225,21 @@ def test_a_job_that_is_cancelled_stops_and_may_be_taken_up_again(held: Held, opp
     assert not control.step()[0].ending and len(scheduler.starts) == 1
     assert "did you mean `job`" in oppa("cluster", "cancel", spool, "jobb", code=2).stderr
     (taken.folder / ENDING).write_text('{"ending": "finished"}')
-    assert "submit another job" in oppa("cluster", "retry", spool, "job", code=2).stderr
+    for command in ("retry", "cancel"):
+        assert "submit another job" in oppa("cluster", command, spool, "job", code=2).stderr
+
+
+@pytest.mark.parametrize(("ending", "said"), [("finished", "job: finished, after 10 steps"), ("failed", "supervisor.log` has the reason")])
+def test_the_end_of_a_job_is_reported_once(ending: str, said: str, held: Held, oppa: Oppa) -> None:
+    lines = list[str]()
+    control = ClusterController(held.job.folder.parent, InMemoryScheduler(), Settings(), tell=lines.append)
+    control.step()
+    held.end()
+    (held.job.folder / ENDING).write_text(json.dumps({"ending": ending}))
+    control.step()
+    assert said in lines[-1] and control.has_ended(control.step()) and len(lines) == 1
+    shown = oppa("cluster", "status", held.job.folder.parent).stdout
+    assert ending in shown
 
 
 def test_a_spool_has_one_controller(scales: Path, oppa: Oppa) -> None:

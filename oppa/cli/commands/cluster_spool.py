@@ -1,5 +1,6 @@
 """`oppa cluster submit`, `run`, `status`, `cancel` and `retry`: manage elastic jobs on a real cluster."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,10 +81,12 @@ def run(
     from oppa.cli.option_tables import ScalingOptions, read_options
     from oppa.cli.views import style
     from oppa.cluster.elastic_jobs.controller import ClusterController
+    from oppa.cluster.elastic_jobs.spool import folders
     from oppa.cluster.scheduler import make_scheduler
     from oppa.problem.settings import parse_settings
     from oppa.training.run.run_folder import held
     from oppa.trials.interruption import Interruption
+    from oppa.units import with_noun
 
     scaling = [word for word in changes or () if word.startswith("scaling.")]
     settings = read_options(ScalingOptions, scaling).scaling.record(counted=COUNTED, unit="hosts")
@@ -97,6 +100,8 @@ def run(
         act=not dry_run,
     )
     interruption = Interruption()
+    count = with_noun(len(folders(spool)), "job")
+    style.err().print(f"spool  {spool}, {count}; `oppa cluster status {shlex.quote(str(spool))}` lists them", markup=False, soft_wrap=True)
     with contextlib.nullcontext() if dry_run else held(spool, done="managed"), interruption.caught():
         found = controller.run(interruption.check, every_s=check_s, once=once)
     raise typer.Exit(int(bool(controller.damaged) or any(status.ending in ("failed", "given up") for status in found)))
@@ -151,7 +156,8 @@ def cancel(spool: Spool, name: Name) -> None:
     job = job_of(spool, name)
     job.cancel()
     when = "it stops after its present step" if job.supervised() else "it was not running"
-    style.err().print(f"cancelled: {job.folder}; {when}; `oppa cluster retry {spool} {name}` resumes it", markup=False, soft_wrap=True)
+    again = f"oppa cluster retry {shlex.quote(str(spool))} {name}"
+    style.err().print(f"cancelled: {job.folder}; {when}; `{again}` resumes it", markup=False, soft_wrap=True)
 
 
 def retry(spool: Spool, name: Name) -> None:

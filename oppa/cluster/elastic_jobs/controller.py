@@ -67,6 +67,8 @@ class ClusterController:
         self._reported: dict[str, str] = {}
         self._children: dict[str, Supervisor] = {}
         """Supervisors that this controller has launched, by name of the job."""
+        self._open = set[str]()
+        """Names of the jobs that had not ended in the last step."""
         self.damaged: list[str] = []
         """Names of the jobs that could not be read in the last step; the spool's own if it could not be read."""
 
@@ -94,6 +96,8 @@ class ClusterController:
         for child in self._children.values():
             child.poll()
         found = self._found()
+        for status in found:
+            self._report_ending(status)
         try:
             view = self._scheduler.snapshot()
         except EnvironmentLackingError as error:
@@ -138,6 +142,16 @@ class ClusterController:
                 self._say(f"{folder.name}: {error}", folder.name)
         self._unreadable = self._unreadable + 1 if self.damaged else 0
         return found
+
+    def _report_ending(self, status: Status) -> None:
+        """Report that a job has ended since the last step."""
+        name = status.job.name
+        if not status.ending:
+            self._open.add(name)
+        elif name in self._open:
+            self._open.remove(name)
+            why = f"; `{status.job.folder / LOG}` has the reason" if status.ending == "failed" else ""
+            self._say(f"{name}: {status.ending}, after {with_noun(status.steps, 'step')}{why}", name)
 
     def _folders(self) -> Sequence[Path]:
         """Return the folders of all jobs; none if the spool is away for a moment, as on a network file system."""

@@ -230,7 +230,12 @@ class ElasticJob:
         return (self.folder / CANCELLED).exists()
 
     def cancel(self) -> None:
-        """Cancel the job. The process that trains it saves a checkpoint and stops."""
+        """Cancel the job. The process that trains it saves a checkpoint and stops.
+
+        Raises:
+            RunError: the job has been trained on all of its samples.
+        """
+        self._require_unfinished()
         (self.folder / CANCELLED).touch()
         self.ask_to_stop()
 
@@ -258,11 +263,15 @@ class ElasticJob:
         """
         if self.supervised():
             raise RunError(f"`{self.name}` is being trained", hint="check its progress with `oppa cluster status`")
-        if self.ending() == "finished":
-            raise RunError(f"`{self.name}` has been trained on all of its samples", hint="submit another job")
+        self._require_unfinished()
         for name in (ENDING, CANCELLED):
             (self.folder / name).unlink(missing_ok=True)
         self.set_desired(hosts=self.hosts, failed_starts={}, refusals={}, learned=self.desired().launches)
+
+    def _require_unfinished(self) -> None:
+        """Raise RunError if nothing is left to train."""
+        if not self.supervised() and self.ending() == "finished":
+            raise RunError(f"`{self.name}` has been trained on all of its samples", hint="submit another job")
 
 
 def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, name: str = "", command: Sequence[str] = ()) -> ElasticJob:
