@@ -312,11 +312,13 @@ def test_a_run_trains_on_while_a_full_disk_refuses_checkpoints_and_saves_once_it
 
         attempt(folder, on_step)
     assert [path.name for path in checkpoints(folder)] == ["step-12", "step-11"]
+    unsaved = events(folder, ledger.UNSAVED)
+    assert [line["step"] for line in unsaved] == [3, 4, 5, 6] and all("cannot write" in line["failure"] for line in unsaved)
 
 
 def test_a_run_whose_last_state_cannot_be_saved_fails(made: Runs) -> None:
     folder = made.new(configured())
-    with full(50_000), pytest.raises(CheckpointError, match="cannot read or write it"):
+    with full(50_000), pytest.raises(CheckpointError, match=r"rank 0 cannot write `.*step-12`: "):
         attempt(folder)
     assert not checkpoints(folder) and not drafts(folder)
 

@@ -301,6 +301,8 @@ def _event(line: Line) -> str:
         case ledger.UNUSABLE:
             place, why = escape(line["place"]), escape(line["failure"])
             return f"{where} [yellow]warning[/] a newer checkpoint cannot be resumed: {why}; it is kept as {place}"
+        case ledger.UNSAVED:
+            return f"{where} [yellow]warning[/] no checkpoint was saved: {escape(line['failure'])}; training goes on, and saves later"
         case ledger.CHANGED:
             moved = f", {format_bytes(line['received_bytes'])} moved" if line["received_bytes"] else ""
             return f"{where} [cyan]{escape(_after(line))}[/] in {seconds}{moved}"

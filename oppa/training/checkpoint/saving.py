@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from oppa.errors import CheckpointError
+from oppa.errors import CheckpointError, reason
 from oppa.training.checkpoint.manifest import Manifest
 from oppa.training.checkpoint.storage import abandon, begin, load, seal, write_share
 from oppa.training.parallel.mesh import Mesh
@@ -26,12 +26,12 @@ def save(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh, notes: Map
     """
     staged = stage(replica, spec, mesh)
     try:
-        with _together(mesh):
+        with _together(mesh, folder, "write"):
             if mesh.rank == 0:
                 begin(folder)
-        with _together(mesh):
+        with _together(mesh, folder, "write"):
             write_share(folder, staged.state, staged.layout, mesh.rank)
-        with _together(mesh):
+        with _together(mesh, folder, "write"):
             if mesh.rank == 0:
                 seal(folder, spec.model, steps=staged.steps, notes=notes, ranks=mesh.world)
     except CheckpointError:
@@ -46,7 +46,7 @@ def resume(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh) -> Manif
     Raises:
         CheckpointError: if the checkpoint is incomplete, altered or of another model; the replica is then unusable.
     """
-    with _together(mesh):
+    with _together(mesh, folder, "read"):
         manifest = Manifest.read(folder)
         manifest.require_model(spec.model)
         prepare(replica, manifest.steps, spec.training.moments)
@@ -56,8 +56,13 @@ def resume(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh) -> Manif
 
 
 @contextlib.contextmanager
-def _together(mesh: Mesh) -> Iterator[None]:
-    """Run the block on all ranks, and raise CheckpointError on all if one fails."""
+def _together(mesh: Mesh, folder: Path, what: str) -> Iterator[None]:
+    """Run the block on all ranks, and raise CheckpointError on all if one fails: its own, or one that names the first rank and its error.
+
+    Args:
+        folder: The checkpoint.
+        what: What the ranks do with it, for the message: `read` or `write`.
+    """
     failure: OSError | CheckpointError | None = None
     try:
         yield
@@ -65,9 +70,13 @@ def _together(mesh: Mesh) -> Iterator[None]:
         failure = error
     failures = torch.tensor(float(failure is not None), device=mesh.device)
     dist.all_reduce(failures)
-    if isinstance(failure, OSError):
-        raise CheckpointError(f"rank {mesh.rank} cannot read or write it: {failure}", hint="check the disk") from failure
-    if failure is not None:
+    if not failures:
+        return
+    reasons = [""] * mesh.world
+    dist.all_gather_object(reasons, reason(failure) if failure is not None else "")
+    if isinstance(failure, CheckpointError):
         raise failure
-    if failures:
-        raise CheckpointError(f"{int(failures)} other ranks cannot read or write it", hint="read the errors of those ranks")
+    rank, why = next((rank, why) for rank, why in enumerate(reasons) if why)
+    raise CheckpointError(
+        f"rank {rank} cannot {what} `{folder}`: {why}", hint="check the free space of its disk, and your rights"
+    ) from failure

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from oppa.errors import CheckpointError, InputError, TrainingError
+from oppa.errors import CheckpointError, InputError, TrainingError, reason
 from oppa.pipeline.profile import PipelineProfile
 from oppa.pipeline.torch_csv import parse_schedule
 from oppa.problem.configuration import Configuration
@@ -311,7 +311,7 @@ class Attempt:
         return {"reason": decision.reason if decision else "", "weighed": dict(decision.weighed) if decision else {}}
 
     def _save(self, run: TrainingRun, *, must: bool = False) -> None:
-        """Save a checkpoint, and remove the oldest ones. A failure is raised if `must`; else it is logged, and a later save retries."""
+        """Save a checkpoint, and remove the oldest ones. A failure is raised if `must`; else it is noted, and a later save retries."""
         folder, begin_s = checkpoint_of(self.folder, run.steps), time.monotonic()
         self._saved_s = begin_s
         if run.steps == self._kept:  # no step since the last save
@@ -324,7 +324,9 @@ class Attempt:
         except (CheckpointError, OSError) as error:
             if must:
                 raise
-            _log.warning("the checkpoint was not saved: %s", error)
+            why = error.message if isinstance(error, CheckpointError) else reason(error)
+            _log.warning("the checkpoint was not saved: %s", why)
+            note(self._ledger, ledger.UNSAVED, run, failure=why)
             return
         self._kept = run.steps
         if self._ledger is not None:
