@@ -79,7 +79,7 @@ def test_a_run_that_is_over_goes_on_with_more_samples_and_in_another_layout(oppa
     assert again["steps"] == 12
     more, said = train("tp=2,micro_batch=4", "--run", "r", "--set", "train.samples=160")
     assert (more["steps"], more["samples"], more["configuration"]) == (20, 160, "dp1_tp2_pp1_z0_mbs4")
-    assert "dp1_tp2_pp1_z0_mbs4, batch 8 after" in said
+    assert "dp1_tp2_pp1_z0_mbs4, batch 8 in" in said
     assert [line["configuration"] for line in steps(oppa.folder / "r")][11:14] == ["dp2_tp1_pp1_z0_mbs1"] * 2 + ["dp1_tp2_pp1_z0_mbs4"]
 
 

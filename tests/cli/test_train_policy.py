@@ -118,6 +118,19 @@ def test_a_run_speaks_to_a_service_that_runs_already(oppa, table, service, monke
     assert not (oppa.folder / "run" / "control").exists() and not (oppa.folder / "run" / "control.json").exists()
 
 
+def test_the_token_is_that_of_the_folder_which_the_service_names(oppa, table) -> None:
+    made = oppa("control", "--table", table, "--folder", "a folder", "--token", "my-job")
+    assert "warning: `a folder` is new" in made.stderr
+    again = oppa("control", "--table", table, "--folder", "a folder", "--token", "my-job")
+    assert again.stdout == made.stdout and not again.stderr
+    assert "`--token my job` is no name of a job" in oppa("control", "--table", table, "--token", "my job", code=2).stderr
+    with oppa.start("control", "--table", table, "--folder", "a folder", "--port", 0) as running:
+        printed = [running.stderr.readline() for _ in range(2)]
+        running.send_signal(signal.SIGINT)
+        assert running.wait(timeout=20) == 0
+    assert f"oppa control --table {table} --folder 'a folder' --token JOB" in printed[1]
+
+
 def test_a_port_that_is_taken_is_reported(oppa, table, service) -> None:
     assert service in oppa("control", "--table", table, "--folder", "other", "--port", service, code=3).stderr
 

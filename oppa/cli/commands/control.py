@@ -1,6 +1,8 @@
 """`oppa control`: run the service that chooses batch size and layout for training jobs."""
 
 import gc
+import re
+import shlex
 import signal
 import threading
 from pathlib import Path
@@ -37,11 +39,17 @@ def control(
     from oppa.control.service.page import LIVE_PAGE
     from oppa.control.service.server import Service
     from oppa.control.service.thread import serve_in_thread
-    from oppa.control.service.tokens import Tokens
+    from oppa.control.service.tokens import SECRET, Tokens
+    from oppa.errors import InputError
+    from oppa.protocol.messages import NAME
     from oppa.table.table import Table
 
     if token:
-        tokens = Tokens.of(folder)
+        if not re.fullmatch(NAME, token):
+            raise InputError(f"`--token {token}` is no name of a job", hint="use up to 100 letters, digits, `-`, `_` and `.`")
+        is_new, tokens = not (folder / SECRET).exists(), Tokens.of(folder)
+        if is_new:
+            style.err().print(f"warning: `{folder}` is new: the token is for a service that starts with this --folder", markup=False)
         typer.echo(tokens.of_watcher() if token == "watch" else tokens.of_job(token))
         return
     profiled = Table.read(folder=table)
@@ -54,7 +62,8 @@ def control(
     try:
         with serve_in_thread(service, port) as own:
             style.err().print(f"policy    {policy}, {len(profiled.rows):,} rows in the table, {len(service.jobs)} jobs", markup=False)
-            style.err().print(f"jobs      127.0.0.1:{own}, with the token of `oppa control --table T --token JOB`", markup=False)
+            own_token = f"oppa control --table {shlex.quote(str(table))} --folder {shlex.quote(str(folder))} --token JOB"
+            style.err().print(f"jobs      127.0.0.1:{own}, with the token of `{own_token}`", markup=False, soft_wrap=True)
             style.err().print(f"live page {style.private_link(service.live_page(own), folder / LIVE_PAGE)}", markup=False, soft_wrap=True)
             stop.wait()
     finally:

@@ -35,6 +35,11 @@ def no_entry(job: str) -> str:
     return f"the control service refuses the token of `{job}`: this run trains without decisions"
 
 
+def _token_command(job: str) -> str:
+    """Return the command that prints a job's token, on the machine of the service."""
+    return f"oppa control --table T --folder FOLDER --token {job}"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServiceAddress:
     """Names a control service on this machine, and the job name and token with which a run connects to it."""
@@ -53,7 +58,7 @@ class ServiceAddress:
         if not 1 <= (port := int(match["port"])) <= MOST_PORT:
             raise InputError(f"`--control {text}`: there is no port {port}", hint=f"use the service's port, at most {MOST_PORT}")
         if not (token := os.environ.get(TOKEN, "").strip()):
-            raise InputError(f"`--control {text}` needs a token", hint=f"set {TOKEN}=`oppa control --table T --token {match['job']}`")
+            raise InputError(f"`--control {text}` needs a token", hint=f"set {TOKEN}=`{_token_command(match['job'])}`")
         return cls(match["job"], port, token)
 
     @contextlib.contextmanager
@@ -78,7 +83,7 @@ class ServiceAddress:
                 if error.response.status_code == http.HTTPStatus.CONFLICT:
                     raise self._taken() from None
                 if error.response.status_code == http.HTTPStatus.UNAUTHORIZED:
-                    _log.warning("%s; set %s to the output of `oppa control --table T --token %s`", no_entry(self.job), TOKEN, self.job)
+                    _log.warning("%s; set %s to the output of `%s`", no_entry(self.job), TOKEN, _token_command(self.job))
             except ConnectionClosed as error:
                 if error.rcvd is not None and error.rcvd.code == TAKEN:
                     raise self._taken() from None
