@@ -57,7 +57,7 @@ def resume(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh) -> Manif
 
 @contextlib.contextmanager
 def _together(mesh: Mesh, folder: Path, what: str) -> Iterator[None]:
-    """Run the block on all ranks, and raise CheckpointError on all if one fails: its own, or one that names the first rank and its error.
+    """Run the block on all ranks. If one fails, all raise CheckpointError: its own error, or one that names the first failed rank.
 
     Args:
         folder: The checkpoint.
