@@ -87,7 +87,7 @@ def format_uncertain(value: float, stddev: float) -> str:
 
 def format_seconds(seconds: float) -> str:
     """Return seconds as text: `85 ms`, `1.2 s`, `3 min 05 s`, `2 h 10 min`, `14 d 12 h`."""
-    if seconds < 1:
+    if seconds < 0.9995:  # three digits of more milliseconds are a second
         return f"{seconds * 1e3:.3g} ms"
     if seconds < 100:
         return f"{seconds:.3g} s"
@@ -101,7 +101,7 @@ def format_seconds(seconds: float) -> str:
 def format_count(count: float) -> str:
     """Return a count as text: `1.24 B`, `350 M`, `12 k`."""
     for size, suffix in ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")):
-        if abs(count) >= size:
+        if abs(count) >= 0.9995 * size:  # three digits of less
             return f"{count / size:.3g}{suffix}"
     return f"{count:.3g}"
 

@@ -22,7 +22,7 @@ import oppa_client
 import torch
 import torch.distributed as dist
 
-from oppa.errors import InputError
+from oppa.errors import CheckpointError, InputError
 from oppa.training.parallel.mesh import open_mesh
 from oppa.training.profiler.memory import allocation_failure, ran_out_of_memory
 from oppa.training.run.trial import train
@@ -66,7 +66,8 @@ def _report(trial, rank, error):
     if ran_out_of_memory(error):
         trial.end("out_of_memory", rank=rank, cause=allocation_failure(error), error=error)
     elif isinstance(error, InputError):
-        trial.end("failed", rank=rank, cause=f"illegal configuration: {error.message}", error=error)
+        kind = "" if isinstance(error, CheckpointError) else "illegal configuration: "
+        trial.end("failed", rank=rank, cause=f"{kind}{error.message}", error=error)
     elif lost_peer(error):
         # A rank that dies makes its peers fail. The first report counts, so the rank that failed first gets time to make it.
         deadline = time.monotonic() + CULPRIT_S

@@ -51,6 +51,8 @@ def test_a_printed_size_reads_back_to_three_digits(count: int) -> None:
     ("seconds", "text"),
     [
         (0.085, "85 ms"),
+        (0.9994, "999 ms"),
+        (0.9996, "1 s"),
         (1.2, "1.2 s"),
         (99.4, "99.4 s"),
         (185, "3 min 05 s"),
@@ -64,7 +66,9 @@ def test_durations_are_printed_for_people(seconds: float, text: str) -> None:
     assert units.format_seconds(seconds) == text
 
 
-@pytest.mark.parametrize(("count", "text"), [(1_235_814_400, "1.24 B"), (350e6, "350 M"), (12_000, "12 k"), (7, "7"), (2.5e12, "2.5 T")])
+@pytest.mark.parametrize(
+    ("count", "text"), [(1_235_814_400, "1.24 B"), (350e6, "350 M"), (999_700, "1 M"), (12_000, "12 k"), (7, "7"), (2.5e12, "2.5 T")]
+)
 def test_counts_are_printed_for_people(count: float, text: str) -> None:
     assert units.format_count(count) == text
 

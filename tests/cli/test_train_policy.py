@@ -123,7 +123,7 @@ def test_the_token_is_that_of_the_folder_which_the_service_names(oppa, table) ->
     assert "warning: `a folder` is new" in made.stderr
     again = oppa("control", "--table", table, "--folder", "a folder", "--token", "my-job")
     assert again.stdout == made.stdout and not again.stderr
-    assert "`--token my job` is no name of a job" in oppa("control", "--table", table, "--token", "my job", code=2).stderr
+    assert "`--token my job` is not a valid job name" in oppa("control", "--table", table, "--token", "my job", code=2).stderr
     with oppa.start("control", "--table", table, "--folder", "a folder", "--port", 0) as running:
         printed = [running.stderr.readline() for _ in range(2)]
         running.send_signal(signal.SIGINT)

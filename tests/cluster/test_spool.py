@@ -41,7 +41,7 @@ def test_what_cannot_be_kept_is_refused(scales: Path) -> None:
     put(scales, name="mine")
     for values, said in (
         ({"name": "mine"}, "a job named `mine` exists"),
-        ({"name": "../up"}, "is no name of an elastic job"),
+        ({"name": "../up"}, "is not a valid job name"),
         ({"hosts": 3}, "not in the scale table"),
     ):
         with pytest.raises(InputError, match=said) as refusal:

@@ -46,7 +46,7 @@ def control(
 
     if token:
         if not re.fullmatch(NAME, token):
-            raise InputError(f"`--token {token}` is no name of a job", hint="use up to 100 letters, digits, `-`, `_` and `.`")
+            raise InputError(f"`--token {token}` is not a valid job name", hint="use up to 100 letters, digits, `-`, `_` and `.`")
         is_new, tokens = not (folder / SECRET).exists(), Tokens.of(folder)
         if is_new:
             style.err().print(f"warning: `{folder}` is new: the token is for a service that starts with this --folder", markup=False)

@@ -307,7 +307,7 @@ def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, nam
         raise InputError(f"`--hosts {asked}` is not in the scale table", hint=f"use one of {', '.join(map(str, sorted(best)))}")
     name = name or problem.name
     if not re.fullmatch(NAME, name):
-        raise InputError(f"`{name}` is no name of an elastic job", hint="give --name, of up to 61 letters, digits, `-`, `_` and `.`")
+        raise InputError(f"`{name}` is not a valid job name", hint="give --name, of up to 61 letters, digits, `-`, `_` and `.`")
     speedups = [(size, row.steps_per_s / best[asked].steps_per_s) for size, row in best.items()]
     found = ElasticJob(
         folder=spool / name,
