@@ -1,7 +1,5 @@
 """Load the jobs of sessions, and state the facts that explain their trials later."""
 
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,7 +7,6 @@ import oppa
 from oppa.errors import InputError
 from oppa.problem import job as job_file
 from oppa.problem.problem import Problem
-from oppa.redaction import redacted
 
 Resume = Callable[[Path], Sequence[str]]
 """Returns the words after `oppa` that continue a session in a folder; tuners on other hosts are started with them."""
@@ -64,9 +61,8 @@ def session_facts(problem: Problem, name: str, resume: Resume | None, *, designe
     """Return the facts that explain a session's trials later: command, versions, hardware, designer and seed."""
     from oppa.report.record import provenance
 
-    words = ["python", f"oppa.{name}"] if resume is None else [Path(sys.argv[0]).name, *sys.argv[1:]]
-    command = {"command": f"`{shlex.join(redacted(words))}`"}
-    return {**provenance(problem.software), **command, "designer": designer, "seed": str(seed)}
+    of_interface = {"command": f"`python oppa.{name}`"} if resume is None else {}
+    return {**provenance(problem.software), **of_interface, "designer": designer, "seed": str(seed)}
 
 
 def session_folder(

@@ -43,7 +43,7 @@ def best_so_far(trials: Sequence[Trial], *, unit: str = "steps/s", simulated: bo
     pauses = f" The time axis omits pauses of {format_seconds(left_out_s)}." if left_out_s else ""
     fastest = f"Fastest in a single trial: {best.configuration.id}"
     return [
-        _timeline(shown, ends_s, unit, "seconds of search", f"{fastest}, after {format_seconds(ends_s[best.id])}.{pauses}"),
+        _timeline(shown, ends_s, unit, "seconds since the start", f"{fastest}, after {format_seconds(ends_s[best.id])}.{pauses}"),
         _timeline(shown, numbers, unit, "trials", f"{fastest}, trial {numbers[best.id]:.0f} of {len(shown)}."),
     ]
 

@@ -104,13 +104,19 @@ def provenance(of_trials: Software | None = None) -> dict[str, str]:
     """Return the provenance of this process's figures: command, date, commit, software, hardware, and the software of trials if given."""
     packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "botorch", "gpytorch", "numpy"))
     return {
-        "command": f"`{shlex.join(redacted([Path(sys.argv[0]).name, *sys.argv[1:]]))}`",
+        "command": f"`{shlex.join(redacted([*_program(), *sys.argv[1:]]))}`",
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "oppa": f"{__version__}, commit {_commit()}",
         "software": f"Python {platform.python_version()}, {packages}, {platform.system()} {platform.release().split('-')[0]}",
         "hardware": hardware(),
         **(dict(of_trials.facts) if of_trials else {}),
     }
+
+
+def _program() -> list[str]:
+    """Return the words that started this process, such as `oppa`, or `python -m oppa`."""
+    program = Path(sys.argv[0])
+    return ["python", "-m", program.parent.name] if program.name == "__main__.py" else [program.name]
 
 
 def hardware() -> str:

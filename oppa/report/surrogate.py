@@ -1,22 +1,25 @@
 """Summarise a study's surrogate: the coefficients that its trials identified, and the parameters that the cost model explains badly."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from oppa.cost.coefficients import Belief
 from oppa.report.record import Section
-from oppa.tuning.surrogate_summary import SurrogateSummary
 from oppa.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:  # these load torch, which a study's page or view without a surrogate does not need
+    from oppa.cost.coefficients import Belief
+    from oppa.tuning.surrogate_summary import SurrogateSummary
 
 COEFFICIENTS = ("coefficient", "what it is", ">prior", "[90%]", ">posterior", "[90%]")
 LENGTHSCALES = ("parameter", ">log length scale")
 
 
-def sections(learned: Mapping[str, SurrogateSummary]) -> list[Section]:
+def sections(learned: "Mapping[str, SurrogateSummary]") -> list[Section]:
     """Return two sections for each quantity: its coefficients and its length scales."""
     return [section for quantity, each in learned.items() for section in (_coefficients(quantity, each), _lengthscales(quantity, each))]
 
 
-def _coefficients(quantity: str, learned: SurrogateSummary) -> Section:
+def _coefficients(quantity: str, learned: "SurrogateSummary") -> Section:
     identified = [coefficient for coefficient in learned.coefficients if coefficient.identified]
     others = ", ".join(coefficient.name for coefficient in learned.coefficients if not coefficient.identified)
     said = f"Not identified: {others}." if others else "The trials identified every coefficient."
@@ -29,7 +32,7 @@ def _coefficients(quantity: str, learned: SurrogateSummary) -> Section:
     )
 
 
-def _lengthscales(quantity: str, learned: SurrogateSummary) -> Section:
+def _lengthscales(quantity: str, learned: "SurrogateSummary") -> Section:
     return Section(
         title=f"{quantity.capitalize()}: the residual",
         text="A short length scale means that the residual depends strongly on the parameter (OPPA Table 5).",
@@ -38,7 +41,7 @@ def _lengthscales(quantity: str, learned: SurrogateSummary) -> Section:
     )
 
 
-def _spelled(name: str, belief: Belief) -> tuple[str, str]:
+def _spelled(name: str, belief: "Belief") -> tuple[str, str]:
     """Return a median and its 90% interval, in the unit that the coefficient's name ends with."""
     low, high = belief.interval
     return _value(name, belief.median), f"[{_value(name, low)} - {_value(name, high)}]"

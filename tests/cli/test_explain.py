@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from oppa.cli.views import style
+
 
 def test_what_is_not_valid_names_its_constraint_and_what_would_be(oppa) -> None:
     said = oppa("explain", "job.toml", "dp=2,tp=2").stdout
@@ -24,6 +26,13 @@ def test_what_was_tried_is_compared_with_the_best_repeats_with_repeats(oppa, mea
     assert "trial 2, completed: 70.0 ± 0.7 steps/s, peak 64 MiB; 70.0 steps/s in 3 repeats" in said
     assert "70.0 steps/s [50.4 - 97.3] predicted: the measurement lies within" in said
     assert "best       dp2_tp1_pp1_z0_mbs4, 100 steps/s measured" in said
+
+
+def test_a_long_row_goes_on_below_its_value(oppa, measured, monkeypatch) -> None:
+    monkeypatch.setattr(style, "PIPE_WIDTH", 60)
+    said = oppa("explain", measured, "dp=1,pp=2").stdout
+    rows = said[said.index("tried") : said.index("memory of")].rstrip().splitlines()
+    assert len(rows) > 5 and all(row[9:11] == "  " and len(row) <= 60 and row == row.rstrip() for row in rows)
 
 
 def test_what_failed_says_how_and_where_its_logs_are(oppa, measured) -> None:

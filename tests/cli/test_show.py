@@ -3,6 +3,7 @@
 import csv
 import json
 import subprocess
+import sys
 
 import pytest
 
@@ -15,6 +16,17 @@ def test_it_says_how_good_the_predictions_were(oppa, measured) -> None:
     said = oppa("show", measured).stdout
     assert "3 of 4 measured throughputs are within their predicted 90% interval; typical error 14%" in said  # 0, 4, 25 and 200% off
     assert json.loads(oppa("show", measured, "--json").stdout)["predicted"]["inside"] == 3
+
+
+def test_a_study_is_shown_without_what_fits_surrogates(oppa, measured) -> None:
+    code = """
+import sys
+from oppa.cli import app
+app(["show", "s"], standalone_mode=False)
+print([name for name in ("torch", "pandas", "scipy.stats") if name in sys.modules], file=sys.stderr)
+"""
+    shown = subprocess.run([sys.executable, "-c", code], cwd=oppa.folder, capture_output=True, text=True, check=True)
+    assert "speed-up  2.00x" in shown.stdout and shown.stderr.endswith("[]\n")
 
 
 def test_each_trial_shows_what_was_predicted_of_it(oppa, measured) -> None:

@@ -167,6 +167,11 @@ def test_the_command_line_of_a_record_hides_secrets(monkeypatch: pytest.MonkeyPa
     assert provenance()["command"] == "`oppa tune job.toml --set 'x.api_key=***' 'https://***@example.org'`"
 
 
+def test_a_module_s_command_line_can_be_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/lib/oppa/__main__.py", "tune", "job.toml"])
+    assert provenance()["command"] == "`python -m oppa tune job.toml`"
+
+
 def test_the_log_of_an_environment_hides_the_login_of_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPPA_ENVIRONMENTS", str(tmp_path / "environments"))
     wanted = environments.Environment(runner=tmp_path, path=tmp_path / "environments" / "x")

@@ -181,3 +181,17 @@ def test_what_was_measured_again_says_so(make_study, problem) -> None:
     assert "search, again" not in text
     study.finish(study.claim(SLOW, tried=1), ran(2.0))
     assert render(study, problem).count("search, again") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.environment
+@pytest.mark.parametrize("width", [400, 1400])
+def test_reasons_of_constraints_are_read_without_scrolling(browser, proven, problem, tmp_path, width) -> None:
+    (tmp_path / "page.html").write_text(render(proven, problem))
+    with browser.tab() as tab:
+        tab.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        tab.open((tmp_path / "page.html").as_uri())
+        tab.wait_for("document.querySelector('.sentences')")
+        beyond = "[...document.querySelectorAll('.sentences td:last-child')].filter(each => each.scrollWidth > each.clientWidth)"
+        assert tab.value(f"{beyond}.length") == 0
+        assert tab.value("document.querySelector('.sentences').offsetWidth <= document.querySelector('main').offsetWidth")

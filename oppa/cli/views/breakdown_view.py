@@ -34,7 +34,7 @@ def _print_parts(title: str, found: "PredictedParts", form: Callable[[float], st
     for words, size in _listed(found):
         table.add_row(words, form(size), _share(size / found.whole))
     table.add_row("all", form(found.whole), "", *(() if found.measured is None else (_measured(found.measured, form),)), style="bold")
-    style.out().print("", table, sep="\n")
+    style.out().print(table)
     if not found.agree:
         style.out().print(escape(_disagreement(found)), soft_wrap=True)
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from oppa.tuning.cost_breakdown import CostBreakdown
     from oppa.tuning.explanation import Explanation
 
+_TITLE = 9
+"""Width of the rows' titles."""
 UNLIKELY = 0.05
 """Probability of fitting in memory below which a configuration is not expected to fit."""
 
@@ -52,8 +54,9 @@ def print_explanation(known: "Explanation", costs: "CostBreakdown | None", text:
         "best": _best(known),
         "framework": _framework(costs) if costs else "",
     }
-    lines = [f"[bold cyan]{name}[/]" + ("" if text == name else f"   {among} with {escape(text)}"), _verdict(known), ""]
-    style.out().print("\n".join([*lines, *(f"[bold]{title:<9}[/]  {text}" for title, text in rows.items() if text)]))
+    head = f"[bold cyan]{name}[/]" + ("" if text == name else f"   {among} with {escape(text)}")
+    style.out().print(f"{head}\n{_verdict(known)}\n")
+    style.print_rows(style.out(), [f"[bold]{title:<{_TITLE}}[/]  {text}" for title, text in rows.items() if text], _TITLE + 2)
     if costs:
         print_breakdown(costs)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from oppa.cli.views import style
-from oppa.cli.views.summary import job_line
+from oppa.cli.views.summary import HEAD, job_line
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.units import format_bytes, format_seconds
@@ -37,11 +37,8 @@ def print_ranking(ranked: "pd.DataFrame", candidates: Candidates, problem: Probl
     Configurations with the same prediction share a row, as where they differ in parameters that the prior does not cover.
     """
     fitting = ranked[ranked["fits"]]
-    style.out().print(
-        f"{job_line(problem)}\n"
-        f"[bold]space[/]  {len(ranked)} valid configurations, {len(fitting)} of them predicted to fit\n"
-        f"[bold]prior[/]  without a measurement\n"
-    )
+    space = f"[bold]space[/]  {len(ranked)} valid configurations, {len(fitting)} of them predicted to fit"
+    style.print_rows(style.out(), [job_line(problem), space, "[bold]prior[/]  without a measurement"], HEAD)
     if not len(fitting):
         return
     alike, ranks = fitting.groupby(list(fitting.columns), sort=False).ngroup(), range(1, len(fitting) + 1)

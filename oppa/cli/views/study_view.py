@@ -1,6 +1,7 @@
 """Draw a study: its facts, its trials, its result, and the surrogate that is fitted to it."""
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table
@@ -18,8 +19,10 @@ from oppa.tuning.equivalence import equivalence
 from oppa.tuning.result import break_even
 from oppa.tuning.routing import routing
 from oppa.tuning.spending import Spending, spending
-from oppa.tuning.surrogate_summary import SurrogateSummary
 from oppa.tuning.verify.past import past
+
+if TYPE_CHECKING:
+    from oppa.tuning.surrogate_summary import SurrogateSummary
 
 
 def print_study(study: Study, problem: Problem, *, limit: int) -> None:
@@ -38,7 +41,7 @@ def print_study(study: Study, problem: Problem, *, limit: int) -> None:
     print_past(past(study.folder))
 
 
-def print_surrogate(learned: Mapping[str, SurrogateSummary]) -> None:
+def print_surrogate(learned: "Mapping[str, SurrogateSummary]") -> None:
     """Print the summary of the surrogate of each quantity."""
     for section in sections(learned):
         table = style.table([escape(name) for name in section.columns])

@@ -57,10 +57,9 @@ def print_rows(console: "Console", rows: Iterable[str], indent: int) -> None:
 
     for row in rows:
         for text in Text.from_markup(row).split(allow_blank=True):
-            first, *rest = text[indent:].wrap(console, max(20, console.width - indent)) or [Text()]
-            console.print(text[:indent] + first)
-            for line in rest:
-                console.print(Text(" " * indent) + line)
+            for number, line in enumerate(text[indent:].wrap(console, max(20, console.width - indent)) or [Text()]):
+                line.rstrip()
+                console.print((Text(" " * indent) if number else text[:indent]) + line)
 
 
 def print_json(values: Any) -> None:

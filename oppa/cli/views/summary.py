@@ -116,7 +116,7 @@ def show_trace(problem: "Problem") -> None:
     from oppa.problem.describe import trace
 
     if text := trace(problem):
-        style.err().print(f"[bold]model[/]  {escape(text)}")
+        style.print_rows(style.err(), [f"[bold]model[/]  {escape(text)}"], HEAD)
 
 
 def job_line(problem: "Problem") -> str:

@@ -43,6 +43,8 @@ VERDICTS = {
     "no_longer_runs": "red",
     "not_compared": "yellow",
 }
+TITLE = 9
+"""Width of the titles of rows, with the space after them."""
 NONE_KNOWN = "nothing that was recorded"
 
 
@@ -76,6 +78,7 @@ class VerifyView:
         plan = session.verification
         assert plan is not None
         print_verify_plan(plan, style.err())
+        style.err().print()
         view = RoundsView(session.study, self.interruption, plan)
         with resumable(self._again), view.live:
             yield view
@@ -92,21 +95,20 @@ def print_verify_plan(plan: "VerifyPlan", console: "Console") -> None:
         f"[bold]cost[/]     {escape(cost)}: about {format_seconds(plan.seconds)}",
         *_changed(plan.changes, unknown=not plan.recorded),
     ]
-    console.print("\n".join(lines) + "\n")
+    style.print_rows(console, lines, TITLE)
 
 
 def print_verdict(found: "VerifyResult", console: "Console") -> None:
     """Print the verdict, both configurations then and now, what changed, and the cost."""
+    console.print(f"\n{STATUS[found.status]}: {escape(found.summary)}\n", *_table(found), sep="\n")
     lines = [
-        f"\n{STATUS[found.status]}: {escape(found.summary)}\n",
-        *_table(found),
         *(f"[bold]failed[/]   {escape(f'{each.cause}; {_trial(found, each)}')}" for each in found.verdicts if each.failed),
         *_changed(found.changes, unknown=not found.recorded),
         *_learned(found),
         f"[bold]spent[/]    {escape(spent_in_words(found.spent))}",
         f"[bold]stored[/]   {escape(str(found.folder))}",
     ]
-    console.print("\n".join(lines))
+    style.print_rows(console, lines, TITLE)
 
 
 def print_past(verifications: "Sequence[PastVerification]") -> None:
