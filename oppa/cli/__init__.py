@@ -44,7 +44,7 @@ from oppa.cli.environment import CommandGroup
 from oppa.cli.failure import INTERNAL, UNREAD, exit_code, full_disk, print_error, print_internal_error
 from oppa.cli.job_options import LaunchLineCommand, verbose_first
 from oppa.cli.renamed import refuse_renamed
-from oppa.cli.usage import usage_error
+from oppa.cli.usage import refuse_empty, usage_error
 from oppa.errors import OppaError
 from oppa.trials import processes
 
@@ -109,6 +109,7 @@ def main() -> None:
     tool_environment.leave(os.environ)
     processes.own_children()
     try:
+        refuse_empty(sys.argv[1:])
         refuse_renamed(sys.argv[1:])
         _run()
     except OppaError as error:

@@ -15,6 +15,21 @@ SUGGESTION = ". Did you mean "
 """Begins the part of typer's messages that names the nearest commands."""
 
 
+def refuse_empty(words: Sequence[str]) -> None:
+    """Check the words after `oppa` for empty ones, which would name the present folder; words after `--` are the user's own launch line.
+
+    Raises:
+        InputError: an argument or the value of an option is empty.
+    """
+    own = words[: words.index("--")] if "--" in words else words
+    for before, word in zip(["", *own], own, strict=False):
+        option, equals, value = word.partition("=")
+        if not word or (option.startswith("-") and equals and not value):
+            option = option or (before if before.startswith("-") else "")
+            of = f"the value of `{option}`" if option else "an argument"
+            raise InputError(f"{of} is empty: `{word}`", hint="name a value; a variable of your shell may be unset")
+
+
 def usage_error(refused: typer.TyperException) -> InputError:
     """Return the error for a command line that typer refuses; its hint names the help of the command."""
     context: Any = getattr(refused, "ctx", None)

@@ -24,14 +24,24 @@ from oppa.regular_file import parse_json
 from oppa.study.migrations import SCHEMA_VERSION, create_tables, migrate, require_known, version_of
 
 FILE = "study.db"
+OF_A_STUDY = "best", "trials"
+"""What trials and their tuner write next to the file, in place of what is there."""
 MOUNTS = Path("/proc/mounts")
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "9p", "afs", "virtiofs", "wekafs"}
 
 
 def create(folder: Path, meta: dict[str, str]) -> None:
-    """Create the study's file atomically. If another process was faster, its file stays."""
+    """Create the study's file atomically. If another process was faster, its file stays.
+
+    Raises:
+        StudyError: the folder cannot be used, or holds what a study would replace.
+    """
+    others = [name for name in OF_A_STUDY if (folder / name).exists()]  # before its file, as a tuner that has made it may go on
     if (folder / FILE).exists():
         return
+    if others:
+        held = " and ".join(f"`{name}`" for name in others)
+        raise StudyError(f"`{folder}` holds {held}, but no study", hint="name another folder: a new study would replace them")
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with (

@@ -87,3 +87,17 @@ def test_an_output_on_a_full_disk_is_no_mistake_of_oppa(oppa: Oppa) -> None:
         words, environment = oppa.argv("schema", "job"), oppa.environment()
         done = subprocess.run(words, cwd=oppa.folder, env=environment, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 3 and "the output cannot be written: No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "of"),
+    [
+        (("tune", "job.toml", "--study", ""), "the value of `--study`"),
+        (("tune", "job.toml", "--study="), "the value of `--study`"),
+        (("show", ""), "an argument"),
+        (("init", ""), "an argument"),
+    ],
+)
+def test_an_empty_word_does_not_name_the_present_folder(oppa: Oppa, words: tuple[str, ...], of: str) -> None:
+    assert f"{of} is empty" in oppa(*words, code=2).stderr
+    assert [each.name for each in oppa.folder.iterdir()] == ["job.toml"]

@@ -17,6 +17,15 @@ def test_a_folder_without_a_study_says_so(tmp_path) -> None:
         Study(tmp_path)
 
 
+@pytest.mark.parametrize("name", database.OF_A_STUDY)
+def test_a_new_study_replaces_nothing(tmp_path, name) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "mine").touch()
+    with pytest.raises(StudyError, match=f"holds `{name}`, but no study"):
+        Study.create(tmp_path, {"name": "a problem"}, "fingerprint")
+    assert [each.name for each in tmp_path.rglob("*")] == [name, "mine"]
+
+
 @pytest.mark.parametrize("keep", [0, 10, 100, 5000, 9000])
 def test_a_truncated_file_is_an_error_with_a_hint(study, completed, keep) -> None:
     study.finish(study.claim(A), completed)
