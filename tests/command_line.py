@@ -60,12 +60,26 @@ mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && ! touch "$1/written" 
 """
 
 
+FULL = """\
+mount -t tmpfs -o size=8k none "$1" && ! head -c 9000 /dev/zero >"$1/fill" 2>/dev/null && shift && exec "$@"
+"""
+
+
 def while_read_only(folder: Path) -> list[str]:
     """Return the words in front of a command for which a folder cannot be written; skip the test where that is impossible."""
+    return _where_mounted(READ_ONLY, folder)
+
+
+def while_full(folder: Path) -> list[str]:
+    """Return the words in front of a command for which a folder is on a full disk; skip the test where that is impossible."""
+    return _where_mounted(FULL, folder)
+
+
+def _where_mounted(script: str, folder: Path) -> list[str]:
     alone = ["unshare", "--map-root-user", "--mount"]
     if subprocess.run([*alone, "true"], capture_output=True).returncode:
         pytest.skip("this machine has no mount namespaces for its users")
-    return [*alone, "sh", "-c", READ_ONLY, "sh", str(folder)]
+    return [*alone, "sh", "-c", script, "sh", str(folder)]
 
 
 def commands_below(command: Any) -> dict[str, Any]:

@@ -113,8 +113,8 @@ def main() -> None:
         refuse_renamed(sys.argv[1:])
         _run()
     except OppaError as error:
-        print_error(error)
-        sys.exit(exit_code(error))
+        print_error(shown := full_disk(error) or error)
+        sys.exit(exit_code(shown))
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

@@ -31,11 +31,21 @@ def exit_code(error: OppaError) -> int:
 
 
 def full_disk(error: Exception) -> OppaError | None:
-    """Return the error for an output or a file that a full disk refuses; None for another error."""
-    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    """Return the error for a full disk, also if another error was made of the system's; None for any other error."""
+    cause: BaseException | None = error
+    while cause is not None and not _is_full(cause):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None:
         return None
-    where = f"`{error.filename}`" if error.filename else "the output"
-    return EnvironmentLackingError(f"{where} cannot be written: {error.strerror}", hint="free some space, and run the command again")
+    where = f"`{cause.filename}`" if isinstance(cause, OSError) and cause.filename else "the output"
+    message = error.message if isinstance(error, OppaError) else f"{where} cannot be written: {getattr(cause, 'strerror', cause)}"
+    return EnvironmentLackingError(message, hint="free some space, and run the command again: what was recorded is safe")
+
+
+def _is_full(error: BaseException) -> bool:
+    """Return True for an error of a full disk or an exhausted quota, of the system or of SQLite."""
+    system = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return system or getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
 
 
 def print_error(error: OppaError) -> None:

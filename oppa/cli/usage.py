@@ -102,5 +102,5 @@ def _value(option: str) -> str:
     for word, after in zip(words, [*words[1:], ""], strict=True):
         name, equals, value = word.partition("=")
         if name == option:
-            return (value if equals else after.lstrip("-")) or "..."
+            return (value if equals else "" if after.startswith("--") else after) or "..."
     return "..."

@@ -53,9 +53,10 @@ def most_lines(problem: Problem, configurations: int) -> list[tuple[str, str]]:
 
 
 def _hours_in_words(known: BreakEven, seconds: Interval) -> str:
-    """Return the hours of all devices, their price, and their interval as text."""
-    low, high = (format_hours(gpu_hours(known.cluster, each)) for each in (seconds.low, seconds.high))
-    return in_words(known.cluster, known.limits, seconds.value) + (f" [{low} - {high}]" if low != high else "")
+    """Return the hours of all devices, their interval and their price as text."""
+    hours, *ends = (gpu_hours(known.cluster, each) for each in (seconds.value, seconds.low, seconds.high))
+    low, high = map(format_hours, ends)
+    return f"{format_hours(hours)} {unit(known.cluster)}{f' [{low} - {high}]' if low != high else ''}{priced(known.limits, hours)}"
 
 
 def pays_lines(known: BreakEven) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ from oppa.study.migrations import SCHEMA_VERSION, create_tables, migrate, requir
 
 FILE = "study.db"
 OF_A_STUDY = "best", "trials"
-"""What trials and their tuner write next to the file, in place of what is there."""
+"""Names that a study replaces in its folder: the folder of the winner, and that of the trials."""
 MOUNTS = Path("/proc/mounts")
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "9p", "afs", "virtiofs", "wekafs"}
 

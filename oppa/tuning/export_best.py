@@ -40,8 +40,13 @@ class ExportedBest:
 def write_best(study: Study, problem: Problem, best: Trial) -> ExportedBest:
     """Write `best/`: configuration.json, trial.json, run.sh, README.md, and a folder for each format that can express the winner.
 
-    A job without a model is of a program that is none of these frameworks.
+    A job without a model is of a program that is none of these frameworks. Raises StudyError if the folder cannot be written.
     """
+    with disk_errors(study.folder / "best"):
+        return _written(study, problem, best)
+
+
+def _written(study: Study, problem: Problem, best: Trial) -> ExportedBest:
     folder, configuration = study.folder / "best", best.configuration
     TrialSpec.of(problem.restored, configuration, study=study.uuid, trial=best.id, steps=torchrun.STEPS).write(folder)
     write_json(folder / "configuration.json", configuration.to_dict())

@@ -204,6 +204,7 @@ def test_a_wrong_setting_is_named_with_the_nearest_key(oppa, words, message, hin
         (("job.toml", "--dry-run", "true"), "`true` is no argument of `oppa tune`", "remove it; a launch line follows `--`"),
         (("sh", "train.sh"), "`sh` is no job file", "`oppa tune -- sh train.sh`"),
         (("job.toml", "--trials", "0"), "`--trials 0` is too small", "use at least 1"),
+        (("job.toml", "--trials", "-1"), "`--trials -1` is too small", "use at least 1"),
         (("job.toml", "--trials", "3.5"), "`--trials 3.5` is not a whole number", "write digits"),
         (("job.toml", "--max-gpu-hours", "1h"), "`--max-gpu-hours 1h` is not a number", "such as 1.5"),
     ],

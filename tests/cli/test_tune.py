@@ -62,6 +62,15 @@ def test_a_finished_study_is_not_run_again_and_goes_on_with_a_larger_budget(tune
 
 
 @pytest.mark.slow
+def test_a_file_in_place_of_the_folder_of_the_winner_is_named(tuned, oppa) -> None:
+    folder, _ = tuned
+    shutil.copytree(folder / "s", oppa.folder / "copy")
+    shutil.rmtree(oppa.folder / "copy" / "best")
+    (oppa.folder / "copy" / "best").touch()
+    assert "`copy/best` cannot be used: File exists" in tune(oppa, "--study", "copy", code=2).stderr
+
+
+@pytest.mark.slow
 def test_a_second_tune_starts_a_new_study(oppa) -> None:
     for _ in range(2):
         tune(oppa, "--trials", 1)

@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 
 from oppa import cli
-from tests.command_line import Oppa
+from tests.command_line import Oppa, while_full
 
 JOB = """
 model = {preset = "tiny-4m"}
 batch = {global_batch = 8}
 cluster = {devices_per_host = 4, device = "H100", memory_limit = "80 GiB"}
 runner = {name = "simulated"}
+"""
+ROWS = """\
+layers,hidden,heads,kv_heads,ffn,vocab,seq_len,device,gpus,gpus_per_node,gbs,mbs,dp,tp,pp,model_chunks,zero,recompute
+32,4096,32,32,11008,32000,4096,A100-80GB,8,8,64,1,8,1,1,1,1,none
 """
 LONG = "a" * 300
 """A name that no file system has."""
@@ -87,6 +91,24 @@ def test_an_output_on_a_full_disk_is_no_mistake_of_oppa(oppa: Oppa) -> None:
         words, environment = oppa.argv("schema", "job"), oppa.environment()
         done = subprocess.run(words, cwd=oppa.folder, env=environment, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 3 and "the output cannot be written: No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("init", "full/new.toml"),
+        ("tune", "job.toml", "--set", "cluster.devices_per_host=8", "--study", "full/study"),
+        ("predict", "--rows", "in.csv", "--out", "full/out.csv"),
+        ("export", "job.toml", "dp=4,micro_batch=2", "--to", "megatron", "--out", "full/files"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_full_disk_is_a_lack_of_room(oppa: Oppa, words: tuple[str, ...]) -> None:
+    (oppa.folder / "full").mkdir()
+    (oppa.folder / "in.csv").write_text(ROWS)
+    command = [*while_full(oppa.folder / "full"), *oppa.argv(*words)]
+    done = subprocess.run(command, cwd=oppa.folder, env=oppa.environment(), capture_output=True, text=True)
+    assert done.returncode == 3 and "error: " in done.stderr and "hint: free some space" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(

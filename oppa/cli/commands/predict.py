@@ -91,6 +91,7 @@ def _predict_rows(path: Path, out: Path | None) -> None:
     from oppa.cost.prediction import predict_rows
     from oppa.cost.rows import broken_rules, check_rows
     from oppa.cost.rows_file import read_rows, to_csv, write_rows
+    from oppa.units import with_noun
 
     with style.err().status(f"predicting the rows of {path.name}"):
         predicted = predict_rows(read_rows(path))
@@ -109,7 +110,7 @@ def _predict_rows(path: Path, out: Path | None) -> None:
             f"no framework can run them\n\n[cyan]hint[/]: line {cannot[0] + 2} breaks: {broken}\n"
         )
     if out:
-        style.err().print(f"written: {out}, {len(predicted)} rows, {predicted['fits'].sum()} predicted to fit", markup=False)
+        style.err().print(f"written: {out}, {with_noun(len(predicted), 'row')}, {predicted['fits'].sum()} predicted to fit", markup=False)
 
 
 def _nothing_fits(ranked: "pd.DataFrame", candidates: "Candidates", usable_bytes: int) -> InfeasibleError:

@@ -203,7 +203,7 @@ def _comparisons(result: "WinnerComparison") -> list[str]:
     margin = [_compared("margin", result, result.margin)] if result.margin and _runner_up(result) else []
     before = [*_failure(result), *margin]
     if result.reference is None:
-        return [*before, _row("speed-up", "unknown: no default configuration fits")]
+        return [*before, _row("speed-up", "unknown: no default configuration that fits was measured")]
     if result.reference.configuration == result.best.configuration:
         return [*before, _row("speed-up", f"none: no trial is faster than {result.reference_in_words}")]
     keep = [_row("advice", "keep the baseline: it is as fast as the winner, within the error of the measurement")]
