@@ -103,6 +103,9 @@ def _oppa(
 
 def main() -> None:
     """Run the command line, and convert every OppaError to a message and an exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the caller has closed it
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr has it: no character of an output ends a command
     gc.set_threshold(*COLLECTED)
@@ -141,6 +144,5 @@ def _run() -> None:
             raise ended.__context__ from None
         raise
     finally:
-        if sys.stdout:  # None if the caller has closed it
-            sys.stdout.flush()
+        sys.stdout.flush()
     sys.exit(code if isinstance(code, int) else 0)

@@ -16,6 +16,8 @@ UNREAD = 141
 """Exit code if the reader of the output has ended, as `| head` does: that of a program that SIGPIPE ends."""
 MOST_CHARACTERS = 10_000
 """Most characters of a message, which quotes what a user typed."""
+_WITHOUT_COLOURS = "dumb", "unknown"
+"""Values of TERM for which rich prints no colours, either."""
 _RED, _CYAN, _PLAIN = "\033[1;31m", "\033[1;36m", "\033[0m"
 
 
@@ -49,8 +51,9 @@ def _is_full(error: BaseException) -> bool:
 
 
 def print_error(error: OppaError) -> None:
-    """Print an error to stderr, coloured on a terminal unless NO_COLOR is set."""
-    red, cyan, plain = (_RED, _CYAN, _PLAIN) if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "", "")
+    """Print an error to stderr, coloured on a terminal that has colours, unless NO_COLOR is set."""
+    coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") not in _WITHOUT_COLOURS
+    red, cyan, plain = (_RED, _CYAN, _PLAIN) if coloured else ("", "", "")
     print(f"{red}error{plain}: {plain_text(error.message, limit=MOST_CHARACTERS)}", file=sys.stderr)
     if error.hint:
         print(f"\n{cyan}hint{plain}: {plain_text(error.hint, limit=MOST_CHARACTERS)}", file=sys.stderr)

@@ -22,7 +22,7 @@ MOST_DIGITS = 18
 def read_text(path: Path, *, error: type[InputError] = InputError, hint: str = "") -> str:
     """Return the text of a file; raises `error` unless it is a regular file of UTF-8 text within the bounds."""
     try:
-        text = regular_file.read(path, limit_bytes=MOST_BYTES).decode()
+        text = regular_file.read(path, limit_bytes=MOST_BYTES).decode("utf-8-sig")  # editors may write a byte order mark
         if "\0" in text:
             raise ValueError("it contains a NUL byte, so it is not text")
     except UnicodeDecodeError:

@@ -184,7 +184,7 @@ def _space(
     given = _together(table.parameters, line)
     text, named = read_text(file, error=JobError), command.parameters if command else set(declared.parameters or ())
     declares = {*named, *line.choices, *(name for name, stated in given.items() if isinstance(stated, dict))}
-    added = {name: _added(name, stated, line) for name, stated in given.items() if name in declares}
+    added = {name: _added(name, stated, line) for name, stated in given.items() if name in declares and stated != []}
     space = read_space(text, name=file.stem, facts=facts, added=added)
     space = _with_framework(space, table.framework, folder=folder if table.framework else file.parent)
     if command is None or any(space[name].words for name in command.named_beside(own) & {*space.names}):

@@ -1,6 +1,7 @@
 """The command line refuses, by a clear error, words and streams that no command can use."""
 
 import io
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -109,6 +110,24 @@ def test_a_full_disk_is_a_lack_of_room(oppa: Oppa, words: tuple[str, ...]) -> No
     command = [*while_full(oppa.folder / "full"), *oppa.argv(*words)]
     done = subprocess.run(command, cwd=oppa.folder, env=oppa.environment(), capture_output=True, text=True)
     assert done.returncode == 3 and "error: " in done.stderr and "hint: free some space" in done.stderr, done.stderr
+
+
+def test_closed_streams_are_no_mistake_of_oppa(oppa: Oppa) -> None:
+    words = shlex.join(oppa.argv("space", "job.toml"))
+    for closed, code in ((">&-", 0), ("2>&-", 0), (">&- 2>&- <&-", 0)):
+        done = subprocess.run(["sh", "-c", f"{words} {closed}"], cwd=oppa.folder, env=oppa.environment(), capture_output=True, text=True)
+        assert done.returncode == code and "mistake" not in done.stderr, done.stderr
+
+
+def test_a_byte_order_mark_and_line_ends_of_windows_change_no_job(oppa: Oppa) -> None:
+    listed = oppa("space", "job.toml").stdout
+    (oppa.folder / "job.toml").write_bytes(JOB.replace("\n", "\r\n").encode("utf-8-sig"))
+    assert oppa("space", "job.toml").stdout == listed
+
+
+def test_no_choice_is_not_every_choice(oppa: Oppa) -> None:
+    refusal = oppa("space", "job.toml", "--set", "space.parameters.zero_stage=[]", code=2).stderr
+    assert "`zero_stage = []` leaves nothing to choose" in refusal
 
 
 @pytest.mark.parametrize(
