@@ -58,9 +58,16 @@ def read(path: Path, *, limit_bytes: int = LIMIT_BYTES, links: bool = True) -> b
     return body
 
 
-def read_csv(path: Path) -> BinaryIO:
-    """Return the contents of a CSV file for a parser; raises OSError as `read` does, and ValueError if it has too many columns."""
-    body = read(path)
+def read_csv(source: Path | BinaryIO) -> BinaryIO:
+    """Return the contents of a CSV file, or of a stream, for a parser.
+
+    Raises:
+        OSError: as `read`, or the stream is too long.
+        ValueError: it has too many columns.
+    """
+    body = read(source) if isinstance(source, Path) else source.read(LIMIT_BYTES + 1)
+    if len(body) > LIMIT_BYTES:
+        raise OSError(errno.EFBIG, f"Longer than {LIMIT_BYTES} bytes")
     if body.partition(b"\n")[0].count(b",") >= MOST_COLUMNS:
         raise ValueError(f"it has {MOST_COLUMNS} columns or more")
     return io.BytesIO(body)

@@ -97,9 +97,7 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
         raise InputError(f"the rows have two columns `{twice}`", hint="keep one of them, or rename the other")
     for name in REQUIRED:
         if name not in rows:
-            raise InputError(
-                f"the rows have no column `{name}`", hint=f"add it; the rows need {', '.join(REQUIRED)}, and may have {', '.join(OPTIONAL)}"
-            )
+            raise InputError(f"the rows have no column `{name}`", hint=_lacking_hint(name, map(str, rows.columns)))
     _warn_of_misspelt(map(str, rows.columns))
     given = {name: rows[name] for name in OPTIONAL if name in rows}
     checked: dict[str, Any] = {name: _whole_numbers(rows[name], least=1) for name in (*MODEL, *PLACE, *LAYOUT) if name != "zero"}
@@ -126,6 +124,14 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
     found = pd.DataFrame(checked)
     _warn_of_missing_products(found)
     return found
+
+
+def _lacking_hint(name: str, stated: Iterable[str]) -> str:
+    """Return the hint for a required column that the rows lack: a name that is likely meant, or all columns."""
+    folded = {each.strip().casefold(): each for each in stated if each not in (*REQUIRED, *OPTIONAL)}
+    if near := difflib.get_close_matches(name, folded, 1, _ALIKE):
+        return f"rename the column `{folded[near[0]]}`, if it means that"
+    return f"add it; the rows need {', '.join(REQUIRED)}, and may have {', '.join(OPTIONAL)}"
 
 
 def _warn_of_missing_products(rows: pd.DataFrame) -> None:

@@ -3,6 +3,7 @@
 Cells are read as text, so that columns which are only passed through stay unchanged. A file is written atomically.
 """
 
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -12,16 +13,22 @@ from oppa.errors import InputError
 from oppa.regular_file import read_csv
 
 DIGITS = "%.6g"
+STANDARD_INPUT = Path("-")
+"""Name of the standard input in place of a file."""
 
 
 def read_rows(path: Path) -> pd.DataFrame:
     """Return the cells as text, without blank lines; the index counts the file's lines below the header from 0.
 
+    Args:
+        path: The file, or STANDARD_INPUT.
+
     Raises:
         InputError: the file cannot be read, or it is not CSV.
     """
+    source = sys.stdin.buffer if path == STANDARD_INPUT else path
     try:
-        cells = pd.read_csv(read_csv(path), header=None, dtype=str, keep_default_na=False, skip_blank_lines=False, encoding="utf-8-sig")
+        cells = pd.read_csv(read_csv(source), header=None, dtype=str, keep_default_na=False, skip_blank_lines=False, encoding="utf-8-sig")
     except OSError as error:
         raise InputError(f"`{path}` cannot be read: {error.strerror}", hint="name a CSV file") from None
     except pd.errors.EmptyDataError:
@@ -33,7 +40,7 @@ def read_rows(path: Path) -> pd.DataFrame:
         ) from None
     if cells.shape[1] == 1:
         raise InputError(f"`{path}` is not CSV: its first line has no comma", hint="separate the columns by commas")
-    rows = cells.iloc[1:].set_axis(cells.iloc[0].to_list(), axis=1).set_axis(range(len(cells) - 1))
+    rows = cells.iloc[1:].set_axis(cells.iloc[0].str.strip().to_list(), axis=1).set_axis(range(len(cells) - 1))
     maybe_blank = rows[rows.iloc[:, 0] == ""]
     return rows.drop(maybe_blank.index[(maybe_blank == "").all(axis=1)])
 

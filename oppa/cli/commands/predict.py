@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from oppa.problem.candidates import Candidates
 
 JOB = "Job file, whose whole search space is ranked."
-ROWS = "Predict the rows of this CSV file instead of a job."
+ROWS = "Predict the rows of this CSV file, or of stdin for `-`, instead of a job."
 OUT = "Write the rows with their predictions to this file, instead of printing them."
 
 
