@@ -34,4 +34,5 @@ LINES = {
     "s-per-step": "[{}] 0.500 s/it",
     "steps-per-s": "epoch 1 [{}]: 2.0 it/s",
     "tokens-per-s": "[{}] throughput 2.0 tokens/s",
+    "step-loss": "2026-01-01 00:00:00,000 INFO gpt: Update {}/100  train_loss=2.5  |g|=0.17  secs_per_update=0.500",
 }

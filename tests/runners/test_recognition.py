@@ -21,6 +21,7 @@ OTHERS = {
     "swin": "INFO Test: [{n}/98]\tTime 0.412 (0.430)\tLoss 0.9 (0.9)\tAcc@1 70 (71)\tMem 9MB",
     "olmo": "[eval_step={n}/100]",
     "json-lines": '{{"mode": "val", "step": {n}, "loss": 2.5}}',
+    "step-loss": "step {n}: train loss 2.5, val loss 2.6",
 }
 """The lines of the same programs while they evaluate."""
 
@@ -52,6 +53,10 @@ def test_an_evaluation_is_no_step(name):
         (["11.7 it/s", "11.9 steps/s"], "steps-per-s"),
         (["12,345 tokens/s", "throughput: 1.2e4 tok/sec"], "tokens-per-s"),
         (["{'loss': '2.5', 'epoch': 1}", "{'loss': 2.4, 'epoch': 1}"], "hf-trainer"),
+        (["{'loss': 2.5, 'epoch': 1, 'step': 10}", "{'loss': 2.4, 'epoch': 1, 'step': 20}"], "json-lines"),
+        (['{"train/loss": 2.5, "train/global_step": 1}', '{"train/loss": 2.4, "train/global_step": 2}'], "json-lines"),
+        (["step 1: loss 2.5", "step 2: loss nan"], "step-loss"),
+        (["loss 2.5 | lr 1e-4 | it 10", "loss 2.5 | lr 1e-4 | it 20"], "step-loss"),
     ],
 )
 def test_a_usual_format_is_recognised_by_two_lines(lines, name):
@@ -210,9 +215,19 @@ def test_the_time_of_a_step_is_no_total_and_not_the_loaders(text, found):
     assert stated(text) == found
 
 
+SETUP = (
+    "Step 1: compile the loss",
+    "step 2/3: loss scale 65536",
+    "val: step 3 loss 2.5",
+    "{'eval/step': 3, 'eval/loss': 2.5}",
+    "max_steps 3 loss 2.5",
+)
+"""Lines of steps that train nothing."""
+
+
 @pytest.mark.slow
 def test_text_that_states_no_step_is_none_and_is_not_kept():
     seen = recognition.Recognition()
-    for line in ("epochs: 3", "learning rate 1e-3", "saved in 3.2 s", "x" * 100_000, "step 1 " * 100_000, "1 step"):
+    for line in ("epochs: 3", "learning rate 1e-3", "saved in 3.2 s", "x" * 100_000, "step 1 " * 100_000, "1 step", *SETUP):
         assert seen.read([line] * 20, 1.0) == []
     assert not seen.lines and not seen.name
