@@ -21,6 +21,7 @@ from typing import Any
 from oppa_client import early_start, run_files
 from oppa_client.attempt import Leaving, Resume, attempt_of_trial
 from oppa_client.plan import Plan, Terms
+from oppa_client.rank_check import RankCheck
 from oppa_client.run_files import ContractError, Lines, finite, optional, whole
 from oppa_client.timed import timed
 from oppa_client.trial import Trial, open_trial
@@ -57,8 +58,8 @@ class Run:
         read_s: float = READ_S,
     ) -> None:
         self._trial, self._attempt, self._in_trial, self._read_s = trial, attempt, in_trial, read_s
-        self._whole_steps = whole_steps
-        self._lead = lead + (trial.world > 1)
+        self._whole_steps, self._lead = whole_steps, lead + (trial.world > 1)
+        self._check = RankCheck(trial.folder, trial.rank, lead=self._lead)
         self._terms, self._coming, self._past = Terms.of(attempt["plan"]), list[Terms](), list[Terms]()
         self._step, self._samples = int(attempt["step"]), int(attempt["samples"])
         self._lines = Lines(trial.folder / run_files.MEASUREMENTS)
@@ -66,8 +67,7 @@ class Run:
         self._due: tuple[int, Leaving] | None = None
         """First step before which to leave, and why."""
         self._began_s: float | None = None
-        self._paused_s, self._is_paused = 0.0, False
-        self._resumed = attempt["checkpoint"] is None
+        self._paused_s, self._is_paused, self._resumed = 0.0, False, attempt["checkpoint"] is None
         self._statistics_every: int | None = attempt.get("statistics_every")  # an older oppa states none
         self.total_samples: int | None = attempt["total_samples"]
         """Samples of the whole training; None if it has no end, and in a trial."""
@@ -115,6 +115,7 @@ class Run:
     @timed
     def leaving(self) -> Leaving | None:
         """Return why the program has to leave before the next step, the same on all ranks; None if it goes on."""
+        self._check.begun(self._step)
         return self._leaving
 
     @timed
@@ -273,11 +274,10 @@ class Run:
 
     def _read(self, names: set[str]) -> None:
         """Read the plans and the request to leave that this rank does not have yet."""
-        folder = self._trial.folder
         while (name := run_files.PLAN.format(self._newest.number + 1)) in names:
-            self._announced(Terms.of(run_files.read(folder, name)))
+            self._announced(Terms.of(run_files.read(self._trial.folder, name)))
         if run_files.LEAVING in names and self._due is None:
-            self._must_leave(run_files.read(folder, run_files.LEAVING))
+            self._must_leave(run_files.read(self._trial.folder, run_files.LEAVING))
 
     def _answer(self, names: set[str]) -> None:
         """Announce the first step of what oppa has asked for; rank 0 has ended a step and begun no other."""

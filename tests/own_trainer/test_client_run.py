@@ -64,6 +64,23 @@ def test_a_checkpoint_that_is_complete_some_steps_later_has_the_plan_of_its_own_
         assert run_files.read(tmp_path, run_files.SAVED.format(step))["plan"]["global_batch"] == batch
 
 
+def test_a_rank_that_ends_no_step_is_told_that_every_rank_has_to(tmp_path):
+    attempt(tmp_path, total_samples=None)
+    first, second = ranks(tmp_path, 2)
+    with pytest.raises(ContractError, match=r"rank 1 is at step 0, but rank 0 has ended step [0-9]+: call `run.step` on every rank"):
+        for _ in range(100):
+            assert not first.leaving and not second.leaving
+            first.step(samples=8)
+
+
+def test_a_rank_may_ask_as_often_as_it_likes_whether_to_leave(tmp_path):
+    attempt(tmp_path, total_samples=None)
+    runs = ranks(tmp_path, 2)
+    for _ in range(3):
+        assert not any(run.leaving for run in runs for _ in range(300))
+        step_all(runs)
+
+
 def test_a_rank_that_learns_of_a_plan_too_late_ends_the_attempt(tmp_path):
     attempt(tmp_path)
     first, second = ranks(tmp_path, 2)
