@@ -20,20 +20,21 @@ HANG = "hang"
 """Beginning of the cause of a trial that stopped taking steps."""
 HANG_S = 10.0
 HANG_STEPS = 20
-"""A trial hangs if it reports no step for `HANG_S` seconds, nor for `HANG_STEPS` times its median step time."""
+"""A trial hangs if it reports no step for `HANG_S` seconds, nor for `HANG_STEPS` times its median step time, nor for `SILENT` reports."""
 PAUSE_LOOKS = 10
 """A silent trial is asked this often in `HANG_S` whether it pauses, so that steps without silence cost no read."""
 ENDING = 6
 """Factor of `HANG_S` for a program that has taken its steps: it closes its process groups, and frees its devices."""
 SILENT = 3
-"""Longest silence at the time limit of a trial that still takes steps, in its longest steps."""
+"""Longest silence at the time limit of a trial that still takes steps, in reports of its longest steps."""
 RECENT = 1000
 """Most measurements that are kept of a trial without a number of steps, as the attempt of a run is: it takes millions."""
 FLOOD = 1000
 """Reported steps per step of the trial, beyond which a program does not report steps but fills memory."""
 
 StopRule = Callable[[Sequence[float]], Outcome | None]
-"""A function of the seconds of all steps so far, the first included. It returns the outcome of a trial that needs no further step."""
+"""A function of the seconds of a step in each report so far, the first included. It returns the outcome of a trial that needs no further
+step."""
 
 
 class TrialMonitor:
@@ -68,6 +69,7 @@ class TrialMonitor:
         self._reader = trial_folder.MeasurementReader(folder)
         self._started_at = self._last_step_at = clock()
         self.measurements: deque[Measurement] = deque(maxlen=None if spec.steps else RECENT)
+        self._together = self._most_together = 1  # steps in the newest report, and in the largest one
         self.setup_s: float | None = None
         self.stopped_as: Outcome | None = None
         """Outcome of the trial once oppa has requested the program to stop; None before that."""
@@ -78,6 +80,11 @@ class TrialMonitor:
     def step_times_s(self) -> tuple[float, ...]:
         """Return the seconds of every step so far, or of the last `RECENT` steps of a run."""
         return tuple(measurement.step_time_s for measurement in self.measurements)
+
+    @property
+    def report_times_s(self) -> tuple[float, ...]:
+        """Return the seconds of a step in every report so far: steps that are reported together are one observation, of their mean."""
+        return tuple(measurement.step_time_s for measurement in self.measurements if not measurement.averaged)
 
     @property
     def seconds(self) -> float:
@@ -97,6 +104,8 @@ class TrialMonitor:
                 self.setup_s = max(0.0, self.seconds - new[0].step_time_s)
         for measurement in new:
             self.measurements.append(measurement)
+            self._together = self._together + 1 if measurement.averaged else 1
+            self._most_together = max(self._most_together, self._together)
             self._on_step(measurement)
         if self._wanted and len(self.measurements) > FLOOD * self._wanted:
             self._end("failed", f"reported over {FLOOD * self._wanted} steps of a trial of {self._wanted}")
@@ -117,12 +126,13 @@ class TrialMonitor:
 
     def _is_measured(self, silence_s: float) -> bool:
         """Return True if a trial at its time limit has taken enough steps, and still takes them: one that hangs has no throughput."""
-        return len(self.measurements) >= self._enough and silence_s <= SILENT * max(self.step_times_s)
+        return len(self.measurements) >= self._enough and silence_s <= SILENT * self._most_together * max(self.step_times_s)
 
     def _check_silence(self, silence_s: float) -> None:
         """End a trial that has been silent for `hang_s`, unless its steps are long or it has taken them all."""
         usual_s = statistics.median(self.step_times_s)
-        if silence_s > max(self._hang_s * (ENDING if self._has_taken_its_steps() else 1), HANG_STEPS * usual_s):
+        shortest_s = self._hang_s * (ENDING if self._has_taken_its_steps() else 1)
+        if silence_s > max(shortest_s, HANG_STEPS * usual_s, SILENT * self._most_together * usual_s):
             last = f"step {self.measurements[-1].step}; a step takes {format_seconds(usual_s)}"
             self._end("timed_out", f"{HANG}: no step for {format_seconds(silence_s)} after {last}")
 
@@ -137,7 +147,7 @@ class TrialMonitor:
     def _apply_stop_rule(self) -> None:
         if self._stop_rule is None or self.stopped_as or len(self.measurements) >= self._wanted:
             return
-        if outcome := self._stop_rule(self.step_times_s):
+        if outcome := self._stop_rule(self.report_times_s):
             if not self._folder.is_dir():
                 self._end("failed", "the trial removed its folder")
                 return

@@ -148,17 +148,22 @@ def _verdict(folder: Path, spec: TrialSpec, monitor: TrialMonitor, exit: Exit, *
 
 
 def _result(monitor: TrialMonitor, ended: TrialVerdict, settle: int) -> TrialResult:
-    times = monitor.step_times_s
     memory = [measurement.memory_bytes for measurement in monitor.measurements if measurement.memory_bytes is not None]
     return TrialResult(
         **dataclasses.asdict(ended),
-        step_times_s=times,
+        step_times_s=monitor.step_times_s,
         losses=tuple(measurement.loss for measurement in monitor.measurements if measurement.loss is not None),
-        estimate=estimate(settled(times, settle)) if len(times) > settle + 2 else None,
+        estimate=_estimate(monitor, settle),
         memory_bytes=max(memory, default=None),
         seconds=monitor.seconds,
         setup_s=monitor.setup_s,
     )
+
+
+def _estimate(monitor: TrialMonitor, settle: int) -> ThroughputEstimate | None:
+    """Return the throughput by reports, or by steps if reports are too few; None if steps are, too."""
+    enough = (times for times in (monitor.report_times_s, monitor.step_times_s) if len(times) > settle + 2)
+    return next((estimate(settled(times, settle)) for times in enough), None)
 
 
 def _check_space(folder: Path) -> None:

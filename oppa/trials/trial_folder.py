@@ -127,6 +127,8 @@ class Measurement:
     step_time_s: float
     memory_bytes: int | None = None
     loss: float | None = None
+    averaged: bool = False
+    """True if the time is a mean that covers the step before, too, because the program reports several steps together."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +207,7 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 _KINDS: dict[type, dict[str, Any]] = {
-    Measurement: {"step": int, "step_time_s": int | float, "memory_bytes": int | None, "loss": int | float | None},
+    Measurement: {"step": int, "step_time_s": int | float, "memory_bytes": int | None, "loss": int | float | None, "averaged": bool},
     Report: {"outcome": str, "cause": str, "rank": int | None, "traceback": str, "time": int | float | None},
 }
 BOUNDS = {"step": (0, 1 << 53), "step_time_s": (1e-9, 1e9), "memory_bytes": (0, 1 << 60), "rank": (0, 1 << 31), "time": (0, 1e11)}
@@ -232,7 +234,8 @@ def _known(record: type[Measurement] | type[Report], values: Any) -> dict[str, A
         raise TypeError(f"{values!r} is not an object")
     known = {name: values[name] for name in _KINDS[record] if name in values}
     for name, value in known.items():
-        if not isinstance(value, _KINDS[record][name]) or isinstance(value, bool):
+        kind = _KINDS[record][name]
+        if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
             raise TypeError(f"`{name} = {value!r}`")
         if value is not None and name in BOUNDS and not BOUNDS[name][0] <= value <= BOUNDS[name][1]:
             raise ValueError(f"`{name} = {value!r}` is not between {BOUNDS[name][0]:g} and {BOUNDS[name][1]:g}")

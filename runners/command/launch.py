@@ -118,7 +118,8 @@ class Follower:
         steps = self.counter.read([facts_of(text, match) for text, match in zip(texts, found, strict=True) if match], now_s)
         for step in steps if steps and self.reports() else []:
             if not self.enough:
-                stop = not self.trial.step(step.seconds, memory_bytes=step.memory_bytes, loss=step.loss)
+                facts = {"loss": step.loss} | ({"averaged": True} if step.averaged else {})
+                stop = not self.trial.step(step.seconds, memory_bytes=step.memory_bytes, **facts)
                 self.enough = stop or self.trial.next_step >= self.wanted
 
     def recognise(self, texts, now_s):

@@ -58,6 +58,8 @@ class PrintedStep:
     seconds: float
     loss: float | None = None
     memory_bytes: int | None = None
+    averaged: bool = False
+    """True if the seconds are a mean that covers the step before, too: one line states several steps, or their lines came at once."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -187,7 +189,13 @@ class StepCounter:
             return []
         share_s = (now_s - self.at_s) / len(units)
         self.at_s = now_s
-        return [step for unit in units if (step := self.step(unit, share_s))]
+        steps, before = [], None
+        for unit in units:
+            if step := self.step(unit, share_s):
+                averaged = before is not None and (unit.facts is before or not self.states_time(unit.facts))
+                steps.append(dataclasses.replace(step, averaged=averaged))
+                before = unit.facts
+        return steps
 
     def learn_commas(self, lines, share_s):
         """Note whether commas are decimal ones, as the numbers of the lines show, or else the seconds that passed for each unit.
@@ -232,6 +240,10 @@ class StepCounter:
     def number(self, facts, name):
         """Return the number that a line states under a name; None if it states none."""
         return float_in(facts.get(name), decimal=self.has_decimal_commas)
+
+    def states_time(self, facts):
+        """Return whether a line states the seconds of its units, directly or as a rate."""
+        return any(facts.get(name) for name in (*self.times, *self.rates))
 
     def seconds(self, facts, otherwise):
         """Return the seconds that a line states, directly or as a rate; else `otherwise`.

@@ -72,6 +72,23 @@ def test_a_bar_that_skips_batches_loses_no_time(per_step, every, count):
     assert len(seen) == every * count and {round(step.seconds, 6) for step in seen} == {float(per_step)}
 
 
+def test_steps_that_one_line_states_are_one_observation():
+    lines = numbered([0, 10, 20], every_s=1.0)
+    assert [step.averaged for step in timed(lines, STEP)] == [False, *[False, *[True] * 9] * 2]
+    assert [step.averaged for step in timed(lines, STEP, per_step=5)] == [False, True] * 2
+    assert not any(step.averaged for step in timed(numbered(range(5)), STEP))
+
+
+def test_lines_that_come_at_once_are_one_observation_unless_they_state_their_times():
+    def together(pattern):
+        counter = steps.StepCounter(ranks=1, now_s=0.0)
+        texts = [f"step {number} took {number + 1} ms" for number in range(3)]
+        return [step.averaged for step in counter.read([each for text in texts for each in facts(text, pattern)], 1.0)]
+
+    assert together(STEP) == [False, True, True]
+    assert together(rf"{STEP} took (?P<ms>\d+) ms") == [False] * 3
+
+
 def test_a_line_that_is_shown_again_is_no_step():
     assert len(timed(numbered([0, 0, 1, 1, 2, 2, 2]), STEP)) == 3
     assert len(timed(numbered([0, 0, 1, 1, 2, 2], "{}/9 ["), BAR)) == 2

@@ -82,6 +82,27 @@ def test_at_its_limit_a_trial_with_enough_steps_is_measured_unless_it_has_become
     assert monitor.must_end is not None and monitor.must_end.verdict.outcome == outcome
 
 
+def test_steps_that_are_reported_together_are_one_observation_and_their_silence_is_no_hang(tmp_path: Path) -> None:
+    clock, seen = Clock(), list[tuple[float, ...]]()
+    lines = ({"step": step, "step_time_s": 1.0 + step // 100, "averaged": step % 100 > 0} for step in range(200))
+    monitor = TrialMonitor(
+        tmp_path,
+        dataclasses.replace(script_spec(), steps=1000),
+        limit_s=1e9,
+        hang_s=HANG_S,
+        stop_rule=lambda times: seen.append(tuple(times)),
+        on_step=lambda _: None,
+        clock=clock,
+    )
+    (tmp_path / trial_folder.MEASUREMENTS).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    monitor.poll()
+    assert seen == [(1.0, 2.0)] and len(monitor.step_times_s) == 200
+    for silence_s, hangs in ((440.0, False), (20.0, True)):  # three reports of 100 steps, of which each takes 1.5 s in the median
+        clock.advance(silence_s)
+        monitor.check_time()
+        assert (monitor.must_end is not None) is hangs
+
+
 @pytest.mark.parametrize("text", OTHERS, ids=range(len(OTHERS)))
 def test_any_other_text_is_no_pause(text: str, tmp_path: Path) -> None:
     monitor = silent(tmp_path, Clock())
