@@ -98,9 +98,14 @@ class Configuration:
         return self.global_batch // (self.dp * self.micro_batch)
 
     @property
+    def total_microbatches(self) -> int:
+        """Return the micro-batches per optimizer step on all data-parallel ranks together."""
+        return self.dp * self.num_microbatches
+
+    @property
     def has_one_micro_batch(self) -> bool:
         """Return whether a step is a single micro-batch over all data-parallel ranks."""
-        return self.dp * self.num_microbatches == 1
+        return self.total_microbatches == 1
 
     @property
     def batch_per_rank(self) -> int:

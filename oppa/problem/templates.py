@@ -17,12 +17,12 @@ from oppa.problem.model import Model
 from oppa.problem.training import Training
 from oppa.redaction import HIDDEN, redacted
 
-DERIVED = ("num_microbatches", "batch_per_rank", "devices", "dp_shard_size")
+DERIVED = ("num_microbatches", "total_microbatches", "batch_per_rank", "devices", "dp_shard_size")
 TOKENS = ("tokens_per_microbatch", "tokens_per_step")
 """Tokens of a micro-batch, and of a global batch."""
 BUCKET = "zero_bucket_elements"
 """Elements of a gradient in `zero_bucket_mb`, in the precision of the training."""
-IMPLY_MICRO_BATCH = {"num_microbatches", "tokens_per_microbatch"}
+IMPLY_MICRO_BATCH = {"num_microbatches", "total_microbatches", "tokens_per_microbatch"}
 ABOUT = {
     Cluster: ("hosts", "devices_per_host"),
     Model: ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "experts", "experts_per_token"),

@@ -46,8 +46,8 @@ def with_output(ended: TrialVerdict, folder: Path, command: LaunchCommand, *, si
     within = f" within {format_seconds(limit_s)}" if ended.outcome == "timed_out" else ""
     printed = last_lines(folder)
     if command.steps is None:
-        known = ", ".join(formats())
-        cause = f"{NO_STEP} reported{within}: the program never called `trial.step(...)`, and its output has no known format ({known})"
+        output = f"its output has no known format ({', '.join(formats())})" if printed else "it printed nothing"
+        cause = f"{NO_STEP} reported{within}: the program never called `trial.step(...)`, and {output}"
     elif not printed:
         cause = f"{NO_STEP} seen{within}: the program printed nothing, and `{command.steps.name}` reads the steps from its output"
     else:

@@ -57,6 +57,7 @@ def run_trial(
     stop_rule: StopRule | None = None,
     on_step: Callable[[Measurement], None] = lambda _: None,
     on_tick: Callable[[], None] = lambda: None,
+    on_start: Callable[[], None] = lambda: None,
     hang_s: float = HANG_S,
     prepared: bool = False,
 ) -> TrialResult:
@@ -66,6 +67,7 @@ def run_trial(
         stop_rule: Called after new steps. Once it returns an outcome, the trial stops at the next step boundary, with that outcome.
         on_step: Called with each measurement when it is read.
         on_tick: Called every few milliseconds. An exception that it raises ends the trial and is passed on.
+        on_start: Called once the devices are held, before the processes start.
         hang_s: The shortest silence after a step that can be a hang, in seconds.
         prepared: The folder is prepared already, and the launcher may have started processes in it.
 
@@ -75,6 +77,7 @@ def run_trial(
     if not prepared:
         prepare(folder, spec)
     with launcher.devices(spec, on_tick) if limits.device_lock else contextlib.nullcontext():
+        on_start()
         enough, limit_s = max(limits.settle + limits.q_min, FEWEST), limits.trial_time_s
         monitor = TrialMonitor(folder, spec, limit_s=limit_s, enough=enough, hang_s=hang_s, stop_rule=stop_rule, on_step=on_step)
         result = _result(monitor, _run(launcher, folder, spec, monitor, limits=limits, on_tick=on_tick), limits.settle)

@@ -274,7 +274,10 @@ def test_a_checkpoint_belongs_to_the_batch_that_trained_it_although_another_one_
     assert found == [(4, 8, 8), (5, 16, 16)]
 
 
-def test_a_pause_before_the_first_step_is_no_late_start(followed):
+def test_waiting_for_devices_or_a_pause_before_the_first_step_is_no_late_start(followed):
+    followed.now_s += 1000
+    followed.attempt.require_start(60.0)
+    followed.attempt.started()
     with followed.program.paused("evaluation"):
         followed.now_s += 100
         followed.attempt.require_start(60.0)

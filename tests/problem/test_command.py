@@ -52,6 +52,11 @@ def test_a_ranks_whole_batch_has_a_name(load):
     assert [words(problem, dp=4, micro_batch=size) for size in (1, 2)] == [["train", "2", "1"], ["train", "2", "2"]]
 
 
+def test_the_micro_batches_of_all_ranks_have_a_name(load):
+    problem = load(argv=["train", "{total_microbatches}", "{num_microbatches}"])
+    assert [words(problem, dp=4, micro_batch=size) for size in (1, 2)] == [["train", "8", "2"], ["train", "4", "1"]]
+
+
 def test_only_what_it_says_is_searched(load):
     space = load(argv=ARGV).space
     assert {parameter.name for parameter in space.parameters if len(parameter.choices) > 1} == {"dp", "micro_batch"}

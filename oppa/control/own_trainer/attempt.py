@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import heapq
 import itertools
+import math
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -97,8 +98,8 @@ class OwnAttempt:
         """Time and inode of each statement of a checkpoint that was read; the trainer may replace it."""
         self._paths = {} if terms.checkpoint is None else {terms.checkpoint: terms.step}
         """Step of each checkpoint."""
-        self._waited_s = self._clock()
-        """Monotonic seconds at which the attempt began, or last paused before its first step."""
+        self._waited_s = math.inf
+        """Monotonic seconds at which its processes started, or last paused before their first step; infinite before the start."""
         self._plans, self._configurations = {terms.plan.number: terms.plan}, {terms.plan.number: terms.configuration}
         self._decisions: dict[int, ControllerDecision] = {}
         self._change: BatchChange | None = None
@@ -224,6 +225,10 @@ class OwnAttempt:
         """Return the seconds that the trainer has to leave for a reason."""
         grace_s = self._book.run.problem.run_options.preemption_grace_s
         return grace_s if reason == PREEMPTION and grace_s is not None else self.terms.leave_timeout_s
+
+    def started(self) -> None:
+        """Note that its processes start: until now it may have waited for the devices of another trial."""
+        self._waited_s = self._clock()
 
     def require_start(self, limit_s: float) -> None:
         """Raise MeasurementError, which another attempt may follow, if the trainer takes no first step in its time, pauses apart."""

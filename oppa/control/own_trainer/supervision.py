@@ -214,6 +214,7 @@ class _Supervisor:
                 limits=dataclasses.replace(problem.limits, trial_time_s=math.inf),
                 on_step=self._listener.stepped,
                 on_tick=lambda: self._tick(attempt),
+                on_start=attempt.started,
                 hang_s=problem.training.collective_timeout_s,
                 prepared=prepared,
             )

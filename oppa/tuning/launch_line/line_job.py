@@ -29,6 +29,7 @@ from oppa.tuning.launch_line.compose import heading, job_text
 from oppa.tuning.launch_line.keyed_programs import keyed_programs
 from oppa.tuning.launch_line.line_command import LineCommand, command_of
 from oppa.tuning.launch_line.meaning import EditedFile, Meaning
+from oppa.tuning.launch_line.program_source import divides_accumulation, source_of
 from oppa.tuning.launch_line.templates_of import PLACEHOLDER, placeholders
 from oppa.tuning.launch_line.understand import gpus_of_host, understand
 
@@ -40,7 +41,7 @@ _UNSTATED = re.compile(r"\{[A-Za-z_]\w*:[\w.+-]+(,[\w.+-]+)+\}")
 """A placeholder with choices and without its present value."""
 _BATCH = re.compile(r"(?i)bs|mbs|(?:[a-z]+_)*batch(?:_?size)?(?:_per_[a-z]+)?")
 """Names of a program's own that mean the batch or the micro-batch."""
-_HOLD_BATCH = frozenset(["num_microbatches", "batch_per_rank", "global_batch"])
+_HOLD_BATCH = frozenset(["num_microbatches", "total_microbatches", "batch_per_rank", "global_batch"])
 """Placeholders from which a program can take as many sequences a step at every micro-batch."""
 _KNOW_BATCH = frozenset(
     [
@@ -138,6 +139,7 @@ def load_line(
             *command.notes,
             *notes,
             *_unheld_batch(problem, meaning),
+            *_divided_accumulation(problem, line),
             *_tags(command),
         ),
         mounted=tuple(_mounted(command, study)),
@@ -216,6 +218,14 @@ def _unheld_batch(problem: Problem, meaning: Meaning) -> Iterator[str]:
             yield f"`{known.name}` may be the batch: {why} ({hold})"
 
 
+def _divided_accumulation(problem: Problem, line: LaunchLine) -> Iterator[str]:
+    """Yield a note if the line states the micro-batches of a rank, and the program divides that number by its ranks."""
+    names = problem.command.placeholders if problem.command else set()
+    if "num_microbatches" in names and problem.cluster.devices > 1 and divides_accumulation(source_of(line)):
+        why = f"`{line.program_name}` divides its accumulation by the ranks"
+        yield f"{why}, so name `{{total_microbatches}}` in place of `{{num_microbatches}}`"
+
+
 def _tags(command: LineCommand) -> Iterator[str]:
     """Yield a note on each image that may be another one at the next start, which no digest in the study shows."""
     for container in containers(command.argv):
@@ -233,7 +243,7 @@ def _require_stated(command: LineCommand) -> None:
 def _require_batch(command: LineCommand, meaning: Meaning, settings: Mapping[str, Any]) -> None:
     """Raise InputError if the line names the micro-batch, and nothing states the batch that it divides."""
     names = {name for word in command.argv for name in placeholders(word)}
-    if meaning.global_batch or "batch" in settings or not names & {"micro_batch", "num_microbatches"}:
+    if meaning.global_batch or "batch" in settings or not names & {"micro_batch", "num_microbatches", "total_microbatches"}:
         return
     hint = "state the sequences of a step, which your program holds by accumulation: `--set batch.global_batch=64`"
     raise InputError(

@@ -12,6 +12,8 @@ from oppa.regular_file import is_file
 
 _OWN_WORK = re.compile(r"Trainer\b|Parser\b|\.backward\(|^class\s", re.MULTILINE)
 """Marks of a program that is more than a call of another module."""
+_DIVIDED = re.compile(r"^[ \t]*\w*acc\w*[ \t]*(?://=|=[ \t]*\w*acc\w*[ \t]*//)[ \t]*\w*world_size", re.MULTILINE)
+"""A statement that divides the number of accumulated micro-batches by the ranks."""
 _IMPORTED = re.compile(r"^[ \t]*from ([A-Za-z_][\w.]*) import ", re.MULTILINE)
 
 
@@ -33,6 +35,11 @@ def always_recomputes(source: str) -> bool:
         return _calls(parse_python(source, hint=""))
     except InputError:
         return False
+
+
+def divides_accumulation(source: str) -> bool:
+    """Return whether a program divides the number of micro-batches that it accumulates by its ranks, as nanoGPT does."""
+    return _DIVIDED.search(source) is not None
 
 
 def _calls(node: ast.AST) -> bool:

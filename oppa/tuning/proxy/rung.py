@@ -16,7 +16,7 @@ from oppa.problem.problem import Problem, facts_of
 from oppa.problem.space import Parameter, SearchSpace, kinds_of
 from oppa.problem.space_file import divisors
 
-BATCH_NAMES = ("global_batch", "num_microbatches", "batch_per_rank", "tokens_per_step")
+BATCH_NAMES = ("global_batch", "num_microbatches", "total_microbatches", "batch_per_rank", "tokens_per_step")
 """Placeholders by which a launch line receives the batch."""
 
 

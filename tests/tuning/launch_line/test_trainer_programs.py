@@ -123,3 +123,22 @@ def test_a_hint_names_the_argument_that_may_be_the_batch_with_its_present_value(
     monkeypatch.chdir(tmp_path)
     hints = understand(shlex.split(line), environment={"HF_HOME": str(tmp_path)}, machine=CPUS)[1].hints
     assert len(hints) == 1 and hint in hints[0]
+
+
+NANOGPT = """
+gradient_accumulation_steps = 40
+ddp_world_size = int(os.environ["WORLD_SIZE"])
+assert gradient_accumulation_steps % ddp_world_size == 0
+gradient_accumulation_steps //= ddp_world_size
+"""
+
+
+def test_a_program_that_divides_its_accumulation_by_the_ranks_states_that_of_all_ranks(job) -> None:
+    words = "torchrun --nproc-per-node 8 train.py --batch_size={} --gradient_accumulation_steps={}"
+    with pytest.raises(InputError) as raised:
+        job(words.format(12, 40), {"train.py": NANOGPT})
+    assert "--gradient_accumulation_steps='{total_microbatches}'`, with `--set batch.global_batch=480`" in raised.value.hint
+    for placeholder, is_noted in (("num_microbatches", True), ("total_microbatches", False)):
+        line = words.format("{micro_batch=12:6,12}", f"{{{placeholder}}}")
+        made = job(line, {"train.py": NANOGPT}, settings=["batch.global_batch=480"])
+        assert any("divides its accumulation by the ranks" in note for note in made.notes) is is_noted
