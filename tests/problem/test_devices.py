@@ -100,6 +100,8 @@ NAMES = {
     "A800-PCIe-80GB": ["NVIDIA A800 80GB PCIe", "gpu:nvidia_a800_80gb_pcie:4(S:0)"],
     "L40S": ["NVIDIA L40S", "gpu:nvidia_l40s:4(S:0-1)", "gpu:l40s:8", "L40S:4", "g6e.48xlarge", "BM.GPU.L40S.4"],
     "L4": ["NVIDIA L4", "nvidia-l4", "gpu:nvidia_l4:1", "gpu:l4:8", "L4:4", "g2-standard-96", "g6.48xlarge"],
+    "A10G": ["NVIDIA A10G", "gpu:a10g:8", "g5.48xlarge"],
+    "RTX6000-Ada": ["NVIDIA RTX 6000 Ada Generation", "gpu:nvidia_rtx_6000_ada_generation:4"],
     "A10": ["NVIDIA A10", "gpu:nvidia_a10:2", "gpu:a10:4", "gpu_1x_a10", "BM.GPU.A10.4"],
     "A6000": ["NVIDIA RTX A6000", "RTX A6000", "gpu:nvidia_rtx_a6000:4", "RTX_A6000", "gpu_4x_a6000", "RTXA6000:4"],
     "RTX4090": ["NVIDIA GeForce RTX 4090", "gpu:nvidia_geforce_rtx_4090:8", "gpu:rtx4090:4", "RTX_4090", "RTX4090:2"],
@@ -134,7 +136,7 @@ UNKNOWN = [
     "NVIDIA A100-SXM-64GB",
     "NVIDIA H200 NVL",
     "gpu:nvidia_h200_nvl:3",
-    "NVIDIA A10G",
+    "NVIDIA A10M",
     "NVIDIA L40",
     "NVIDIA L4-8Q",
     "NVIDIA B200 MIG 1g.23gb",
@@ -143,7 +145,7 @@ UNKNOWN = [
     "NVIDIA H20-3e",
     "NVIDIA GB10",
     "NVIDIA A800 40GB Active",
-    "NVIDIA RTX 6000 Ada Generation",
+    "NVIDIA RTX 5000 Ada Generation",
     "NVIDIA GeForce RTX 4090 D",
     "NVIDIA GeForce RTX 4090 Laptop GPU",
     "NVIDIA GeForce RTX 5090 D v2",
@@ -158,7 +160,7 @@ UNKNOWN = [
     "NVIDIA GeForce RTX 3080 Laptop GPU",
     "AMD Instinct MI210X",
     "Standard_NV36ads_A10_v5",
-    "g5.48xlarge",
+    "g5g.16xlarge",
     "gpu:8",
     "gpu",
     "nvidia",
@@ -227,7 +229,7 @@ def test_devices_that_share_a_name_differ_in_memory_by_far() -> None:
         ("Standard_NV36ads_A10_v5", "A10"),
         ("NVIDIA H20-3e", "H20"),
     ]
-    + [(name, None) for name in ("NVIDIA L40", "NVIDIA RTX A4000", "g5.48xlarge", "")],
+    + [(name, None) for name in ("NVIDIA L40", "NVIDIA RTX A4000", "g4ad.16xlarge", "")],
 )
 def test_the_nearest_has_the_same_chip(name, id_) -> None:
     assert nearest(name) == id_
