@@ -56,6 +56,8 @@ def _script(words: Sequence[str]) -> Path | None:
 
 
 def _starts_python(line: LaunchLine) -> bool:
-    """Return whether the interpreter or a launcher of Python's ranks starts the program."""
+    """Return whether the interpreter or a launcher of Python's ranks starts a script."""
     launcher = line.stage("launcher")
+    if launcher is not None and Path(launcher.words[0].text).name == "tune" and not line.program.text.endswith(".py"):
+        return False  # a recipe in the package of torchtune
     return bool(line.python) or (launcher is not None and not launcher.has("no-python", "run-path"))

@@ -30,6 +30,12 @@ def test_a_script_that_does_not_exist_is_refused_with_one_of_a_like_name(starter
     assert "did you mean `train.py`?" in refused.value.hint
 
 
+def test_a_recipe_of_torchtune_by_its_path_is_checked(folder):
+    require("tune run train.py --config c.yaml")
+    with pytest.raises(InputError, match=r"starts `trian\.py`, which does not exist"):
+        require("tune run trian.py --config c.yaml")
+
+
 def test_a_script_is_sought_in_the_folder_to_which_the_line_changes(folder):
     (folder / "runs").mkdir()
     require(f"env -C {folder} python train.py")
@@ -48,6 +54,7 @@ def test_a_script_is_sought_in_the_folder_to_which_the_line_changes(folder):
         "uv run --directory elsewhere python no-such.py",
         "mpirun -wdir elsewhere python no-such.py",
         "sh no-such.sh",
+        "tune run --nproc_per_node 2 full_finetune_distributed --config c.yaml",
     ],
 )
 def test_a_module_another_program_and_an_unknown_folder_are_not_checked(line, caplog):

@@ -120,8 +120,9 @@ def _devices(sources: LineSources, framework: str, settings: Mapping[str, Any]) 
         hint = (
             f"give the launch line of torchrun or accelerate that `{name}` starts{such}, or state them: `--set cluster.devices_per_host=8`"
         )
-        own = keyed_programs()[framework].devices if framework in keyed_programs() else ""
-        hint = f"state `{own}=8` in the line; or {hint}" if own else hint
+        keyed_program = keyed_programs().get(framework)
+        if keyed_program is not None and keyed_program.devices:
+            hint = f"state `{' '.join(keyed_program.words(keyed_program.devices, 8))}` in the line; or {hint}"
         if not sources.line.is_python and shutil.which(sources.line.program.text, path=sources.environment.get("PATH")) is None:
             hint = hint if same else f"`{name}` is no program here, check its spelling; or {hint}"
         raise InputError(f"`{name}` may start ranks of its own, so the number of devices is not known", hint=hint)
