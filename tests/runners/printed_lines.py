@@ -24,6 +24,7 @@ LINES = {
     "swin": "INFO Train: [0/300][{}/1251]\teta 0:12:34 lr 0.0\t wd 0.05\ttime 0.5000 (0.43)\tloss 2.5 (6.9)\tgrad_norm 1.2 (1.3)",
     "metric-logger": "Epoch: [0]  [{:4}/5004]  eta: 1:23:45  lr: 0.001  loss: 6.91 (6.93)  time: 0.34  data: 0.0003  max mem: 4012",
     "mmengine": "- mmengine - INFO - Epoch(train)  [1][{:4}/7330]  lr: 1.98e-03  eta: 13:12:03  time: 0.54  data_time: 0.01  loss: 2.34",
+    "litgpt": "Epoch 1 | iter 32 step {} | loss train: 2.5, val: n/a | iter time: 82.89 ms (step) remaining time: 0:57:01",
     "detectron2": "[11/29 10:00:00 d2.utils.events]:  eta: 1:00:00  iter: {}  total_loss: 2.345  loss_cls: 1.2  time: 0.41  lr: 0.001",
     "olmo": "[step={}/739328,epoch=0]",
     "ms-per-step": "[0][{}/400] 500.0 ms/step",

@@ -109,7 +109,8 @@ def _compare_devices(values: KeyedValues, found: LineDevices) -> None:
     per_host, hosts = values.number(program.devices), values.number(program.hosts)
     stated = None if per_host is None else per_host * (hosts or found.hosts)
     if stated is not None and found.count is not None and stated != found.count:
-        shown = f"`{program.devices}={per_host}`" + (f" and `{program.hosts}={hosts}`" if hosts else "")
+        parts = ((program.devices, per_host), (program.hosts, hosts))
+        shown = " and ".join(f"`{' '.join(program.words(key, number))}`" for key, number in parts if number)
         message = f"the launch line contradicts itself: {shown} are {stated} ranks, and the launcher starts {found.count}"
         raise InputError(message, hint="state the launcher's numbers there")
 

@@ -58,7 +58,13 @@ class KeyedValues:
         found = self._in_file(key)
         if found is not None:
             return found, self.shown_file
-        return (self.program.usual[key], f"default of {self.program.title}") if key in self.program.usual else (None, "")
+        return (self.program.usual[key], f"default of {self.program.title}") if self._has_default(key) else (None, "")
+
+    def _has_default(self, key: str) -> bool:
+        """Return whether the program has a default for a key. A key of a table has one only where the table is stated."""
+        above = key.rpartition(".")[0]
+        in_table = not above or at(self.values, above) is not None or any(each.name.startswith(f"{above}.") for each in self.options.all)
+        return key in self.program.usual and in_table
 
     def _in_file(self, key: str) -> Any:
         """Return the file's value of a key, with what it refers to as `${other.key}`."""

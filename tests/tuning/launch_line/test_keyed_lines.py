@@ -1,8 +1,11 @@
 """Launch lines of programs whose settings are keys: NeMo, axolotl, LLM-Foundry, torchtune, ms-swift with Megatron, LitGPT and nanotron."""
 
+import re
+
 import pytest
 
 from oppa.errors import InputError
+from oppa.problem.command_table import formats
 from oppa.tuning.formats.space_words import values_outside_trials
 from oppa.tuning.launch_line.changed_line import changed_line
 from oppa.tuning.launch_line.keyed_programs import keyed_programs
@@ -64,6 +67,22 @@ model:
 checkpoints: {checkpoints_path: checkpoints}
 """
 LITGPT = "train: {micro_batch_size: 4, global_batch_size: 64}\nprecision: bf16-mixed\nout_dir: out/pretrain\n"
+OF_LITGPT = [  # LitGPT 0.5.13
+    "Validating ...",
+    "Measured TFLOPs: 0.00",
+    "Epoch 1 | iter 15 step 0 | loss train: 6.415, val: n/a | iter time: 6.08 ms remaining time: 1:53:43",
+    "Epoch 1 | iter 16 step 1 | loss train: 6.415, val: n/a | iter time: 6.08 ms (step) remaining time: 1:53:43",
+    "Epoch 1 | iter 32 step 2 | loss train: 6.426, val: 6.408 | iter time: 82.89 ms (step) remaining time: 0:57:01",
+    "iter 160: val loss 5.9367, val time: 48.00 ms",
+    "Final evaluation | val loss: 5.494 | val ppl: 243.124",
+]
+OF_COMPOSER = ["[batch=1/60]:", "\t Train time/batch: 0", "[batch=2/60]:", "\t Train loss/train/total: 7.2682"]  # LLM-Foundry 0.22
+OF_TORCHTUNE = [  # torchtune 0.6.1, which writes the number of the epoch, that of the step and tqdm's bar
+    "  0%|          | 0/30 [00:00<?, ?it/s]",
+    "1|1|Loss: 6.277275085449219:   3%|▎         | 1/30 [00:00<00:10,  2.77it/s]",
+    "2|31|Loss: 5.934576988220215:   3%|▎         | 1/30 [00:00<00:10,  2.77it/s]",
+    "INFO:torchtune.utils._logging:Saving checkpoint took 0.04 secs",
+]
 
 
 def changed(made: LineJob, **values) -> tuple[str, dict[str, object], list[str]]:
@@ -185,6 +204,43 @@ def test_the_present_configuration_is_that_of_the_line_and_its_file(line, files,
     assert (made.meaning.devices.count, made.meaning.global_batch) == (8, batch)
     assert settings.items() <= made.meaning.settings.items()
     assert made.problem.baseline is not None and len(made.problem.space["micro_batch"].choices) > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "steps"),
+    [
+        ("litgpt", OF_LITGPT, [("1", "6.415"), ("2", "6.426")]),
+        ("llm-foundry", OF_COMPOSER, [("1", None), ("2", None)]),
+        ("torchtune", OF_TORCHTUNE, [("1", "6.277275085449219"), ("31", "5.934576988220215")]),
+    ],
+)
+def test_the_steps_are_those_that_the_program_prints(name, lines, steps) -> None:
+    declared = keyed_programs()[name].steps
+    pattern = declared.get("pattern") or formats()[declared["format"]]["pattern"]
+    found = [re.search(pattern, line) for line in lines]
+    assert [(each["step"], each.groupdict().get("loss")) for each in found if each] == steps
+
+
+def test_the_devices_of_litgpt_are_its_own_or_those_of_a_launcher(job) -> None:
+    assert job("litgpt pretrain --devices 4 --config t.yaml", {"t.yaml": LITGPT}).meaning.devices.count == 4
+    with pytest.raises(InputError, match="`--devices 4` are 4 ranks, and the launcher starts 8"):
+        job("torchrun --nproc-per-node 8 -m litgpt pretrain --devices 4 --config t.yaml")
+    with pytest.raises(InputError, match="may start ranks of its own") as refused:  # by default all GPUs of the host
+        job("python -m litgpt pretrain --config t.yaml")
+    assert "state `--devices 8` in the line" in refused.value.hint
+
+
+def test_a_trial_of_litgpt_and_of_llm_foundry_neither_evaluates_nor_saves(job) -> None:
+    _, files, _ = changed(job("litgpt pretrain --devices 4 --config t.yaml", {"t.yaml": LITGPT}), micro_batch=8)
+    assert {"eval.interval": 10**9, "train.save_interval": 10**9, "eval.initial_validation": False}.items() <= files.items()
+    _, files, _ = changed(job("composer -n 8 train.py mpt.yaml", {"mpt.yaml": FOUNDRY}), micro_batch=8)
+    assert {"eval_first": False, "eval_interval": "1000000000ba", "save_interval": "1000000000ba"}.items() <= files.items()
+
+
+def test_what_a_table_that_is_not_stated_would_turn_on_does_not_vary(job) -> None:
+    """LLM-Foundry shards the model if the file has any key of `fsdp_config`."""
+    made = job("composer -n 8 train.py mpt.yaml", {"mpt.yaml": re.sub("fsdp_config.*", "", FOUNDRY)})
+    assert "recompute" not in made.meaning.choices and not [key for key in changed(made, micro_batch=8)[1] if key.startswith("fsdp_config")]
 
 
 def test_defaults_do_not_stand_for_a_file_that_is_not_here(job) -> None:
