@@ -12,6 +12,7 @@ from typing import Any
 
 from oppa.errors import InputError
 from oppa.problem.configuration import Value
+from oppa.problem.file_keys import at
 from oppa.problem.space_file import divisors
 from oppa.problem.templates import spelled
 from oppa.tuning.formats.transformers import stage_of
@@ -22,7 +23,7 @@ from oppa.tuning.launch_line.keyed_values import KeyedValues
 from oppa.tuning.launch_line.meaning import ASSUMED_VOCAB, VOCAB_NOTE, EditedFile, LineDevices, Meaning
 from oppa.tuning.launch_line.options import require_consistent
 from oppa.tuning.launch_line.sources import LineSources
-from oppa.tuning.launch_line.templates_of import literal, templates
+from oppa.tuning.launch_line.templates_of import literal, placeholders, templates
 
 _DEGREES = ("tp", "pp", "cp", "ep")
 _FILE = "config"
@@ -49,7 +50,7 @@ def understand(sources: LineSources, *, evidence: str, name: str) -> Meaning:
     placed = _Placed(values, sources)
     for parameter, assignments in assigned.items():
         placed.put(parameter, assignments)
-    placed.put("", program.trial if program.form or values.file is not None else {})
+    placed.put_trial()
     flags = () if any(flag.lstrip("-") in values.options for flag in program.flags) else program.flags[:1]
     return Meaning(
         framework=name,
@@ -237,9 +238,18 @@ class _Placed:
         self.arguments: dict[str, Any] = {}
         self.added: tuple[str, ...] = ()
 
-    def put(self, parameter: str, assignments: Assignments) -> None:
+    def put_trial(self) -> None:
+        """Place what every trial states. A trial's folder is stated in the line, as the winner's file must not have it."""
+        values = self._values
+        if not values.program.form and values.file is None:
+            return
+        folders = {key: to for key, to in values.program.trial.items() if isinstance(to, str) and placeholders(to)}
+        self.put("", {key: to for key, to in values.program.trial.items() if key not in folders})
+        self.put("", {key: to for key, to in folders.items() if at(values.values, key) is None or values.in_line(key)}, in_line=True)
+
+    def put(self, parameter: str, assignments: Assignments, *, in_line: bool = False) -> None:
         """Place the keys of a parameter; without one, the values are the same in all trials."""
-        in_file = {key for key in assignments if self._values.file is not None and not self._values.in_line(key)}
+        in_file = {key for key in assignments if self._values.file is not None and not self._values.in_line(key) and not in_line}
         for key in (key for key in assignments if key in in_file):
             to = assignments[key]
             self._keys[key] = {parameter: dict(to)} if isinstance(to, Mapping) else to

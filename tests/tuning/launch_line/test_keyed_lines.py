@@ -209,7 +209,7 @@ def test_the_present_configuration_is_that_of_the_line_and_its_file(line, files,
 @pytest.mark.parametrize(
     ("name", "lines", "steps"),
     [
-        ("litgpt", OF_LITGPT, [("1", "6.415"), ("2", "6.426")]),
+        ("litgpt", OF_LITGPT, [("1", None), ("2", None)]),
         ("llm-foundry", OF_COMPOSER, [("1", None), ("2", None)]),
         ("torchtune", OF_TORCHTUNE, [("1", "6.277275085449219"), ("31", "5.934576988220215")]),
     ],
@@ -235,6 +235,23 @@ def test_a_trial_of_litgpt_and_of_llm_foundry_neither_evaluates_nor_saves(job) -
     assert {"eval.interval": 10**9, "train.save_interval": 10**9, "eval.initial_validation": False}.items() <= files.items()
     _, files, _ = changed(job("composer -n 8 train.py mpt.yaml", {"mpt.yaml": FOUNDRY}), micro_batch=8)
     assert {"eval_first": False, "eval_interval": "1000000000ba", "save_interval": "1000000000ba"}.items() <= files.items()
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("litgpt pretrain --devices 4 --config t.yaml", LITGPT),
+        ("litgpt pretrain --devices 4 --config t.yaml", LITGPT.replace("out_dir: out/pretrain", "")),
+        ("litgpt pretrain --devices 4 --config t.yaml --out_dir out/mine", LITGPT),
+    ],
+)
+def test_only_trials_of_litgpt_write_into_their_own_folder(line, text, job, tmp_path) -> None:
+    made = job(line, {"t.yaml": text})
+    winner, files, trial = changed(made, micro_batch=8)
+    written = [*map(str, files.values()), *trial]
+    assert [each for each in written if each.endswith("writes/out_dir")] and not [each for each in trial if each == "out/mine"]
+    each = next(each for each in made.problem.candidates() if each.micro_batch == 8)
+    assert winner == line and "writes" not in write_files(made, each, tmp_path / "best")[0].read_text()
 
 
 def test_what_a_table_that_is_not_stated_would_turn_on_does_not_vary(job) -> None:
