@@ -168,7 +168,7 @@ class _Trial:
         self.folder, self.next_step = folder, 0
         (folder / "measurements.jsonl").touch()
 
-    def step(self, seconds: float, *, memory_bytes: int | None, loss: float | None) -> bool:
+    def step(self, seconds: float, *, memory_bytes: int | None, loss: float | None, averaged: bool = False) -> bool:
         assert 0 < seconds < float("inf"), f"a step takes {seconds} s"
         self.next_step += 1
         assert self.next_step <= MOST_STEPS, "steps without end"
