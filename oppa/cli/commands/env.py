@@ -20,6 +20,8 @@ def create(runner: Named) -> None:
     """
     import time
 
+    from rich.markup import escape
+
     from oppa.cli.views import style
     from oppa.trials import environments
 
@@ -28,7 +30,7 @@ def create(runner: Named) -> None:
         with style.err().status("") as status:
 
             def tell(what: str) -> None:
-                status.update(f"{what} ...")
+                status.update(f"{escape(what)} ...")
                 style.err().print(what, markup=False)
 
             environments.create(wanted, tell)

@@ -93,6 +93,8 @@ def _require_free(folder: Path, files: dict[str, str]) -> None:
 
 def _weights(source: Path, to: str, out: Path | None, *, force: bool, changed: bool) -> list[Path]:
     """Write the weights of a run or of a checkpoint, and return the files."""
+    from rich.markup import escape
+
     from oppa.cli.views import style
     from oppa.errors import InputError
     from oppa.training.checkpoint.exporting import export_dcp, export_huggingface
@@ -119,5 +121,5 @@ def _weights(source: Path, to: str, out: Path | None, *, force: bool, changed: b
             raise InputError(f"`{folder}` exists, and is not empty", hint="name another folder with --out, or replace it with --force")
         for file in [file for pattern in WEIGHTS[to] for file in folder.glob(pattern)]:
             file.unlink()
-    with style.err().status(f"writing {folder}"):
+    with style.err().status(escape(f"writing {folder}")):
         return (export_dcp if to == "dcp" else export_huggingface)(checkpoint, folder)

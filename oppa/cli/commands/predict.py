@@ -87,13 +87,15 @@ def _predict_job(job: Path | None, command: Sequence[str], changes: Sequence[str
 
 
 def _predict_rows(path: Path, out: Path | None) -> None:
+    from rich.markup import escape
+
     from oppa.cli.views import style
     from oppa.cost.prediction import predict_rows
     from oppa.cost.rows import broken_rules, check_rows
     from oppa.cost.rows_file import read_rows, to_csv, write_rows
     from oppa.units import with_noun
 
-    with style.err().status(f"predicting the rows of {path.name}"):
+    with style.err().status(escape(f"predicting the rows of {path.name}")):
         predicted = predict_rows(read_rows(path))
         if out:
             write_rows(predicted, out)

@@ -3,6 +3,8 @@
 import contextlib
 from collections.abc import Callable, Iterator
 
+from rich.markup import escape
+
 from oppa.cli.views import style
 
 
@@ -12,7 +14,7 @@ def showing_status() -> Iterator[Callable[[str], None]]:
     with style.err().status("starting") as status:
 
         def tell(what: str) -> None:
-            status.update(what)
+            status.update(escape(what))
             if not style.err().is_terminal:
                 style.err().print(what, markup=False)
 
