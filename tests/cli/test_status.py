@@ -1,4 +1,4 @@
-"""What long commands display: the steps that begin, whatever text they have."""
+"""The status of long commands: steps that begin are displayed whatever text they have."""
 
 import io
 
