@@ -117,6 +117,14 @@ def test_closed_streams_are_no_mistake_of_oppa(oppa: Oppa) -> None:
     for closed, code in ((">&-", 0), ("2>&-", 0), (">&- 2>&- <&-", 0)):
         done = subprocess.run(["sh", "-c", f"{words} {closed}"], cwd=oppa.folder, env=oppa.environment(), capture_output=True, text=True)
         assert done.returncode == code and "mistake" not in done.stderr, done.stderr
+    read = subprocess.run(
+        ["sh", "-c", f"{shlex.join(oppa.argv('predict', '--rows', '-'))} <&-"],
+        cwd=oppa.folder,
+        env=oppa.environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert read.returncode == 2 and "`-` is empty" in read.stderr
 
 
 def test_a_byte_order_mark_and_line_ends_of_windows_change_no_job(oppa: Oppa) -> None:
