@@ -138,8 +138,7 @@ def load_line(
             *(meaning.unpredicted if problem.stated_model else ()),
             *command.notes,
             *notes,
-            *_unheld_batch(problem, meaning),
-            *_divided_accumulation(problem, line),
+            *_batch_notes(problem, meaning, line),
             *_tags(command),
         ),
         mounted=tuple(_mounted(command, study)),
@@ -200,6 +199,12 @@ def _mounted(command: LineCommand, study: Path | None) -> Iterator[str]:
         added = [f"{folder} ({folders[folder]})" for folder in container.lacking(*folders)]
         if added:
             yield f"--{container.option} of trials has {' and '.join(added)}, too"
+
+
+def _batch_notes(problem: Problem, meaning: Meaning, line: LaunchLine) -> Iterator[str]:
+    """Yield notes on a batch that trials may not hold."""
+    yield from _unheld_batch(problem, meaning)
+    yield from _divided_accumulation(problem, line)
 
 
 def _unheld_batch(problem: Problem, meaning: Meaning) -> Iterator[str]:
