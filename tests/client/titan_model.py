@@ -7,37 +7,16 @@ import oppa_client.torchtitan  # noqa: F401 - makes the CPU torchtitan's device
 import torch
 from torchtitan.components.checkpoint import CheckpointManager
 from torchtitan.components.dataloader import BaseDataLoader
-from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.optimizer import default_adamw
-from torchtitan.components.tokenizer import BaseTokenizer
 from torchtitan.components.validate import Validator
-from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
 from torchtitan.models.llama3.config_registry import llama3_debugmodel
 
-SIZE, LENGTH, VOCABULARY, SEED = 50, 8, 2048, 3
-"""Samples of the data set, tokens of a sample, tokens that there are, and the seed of everything."""
+from tests.trials.canaries.small_llama import VOCABULARY, small_llama
+
+SIZE, LENGTH, SEED = 50, 8, 3
+"""Samples of the data set, tokens of a sample, and the seed of everything."""
 RATE, EPSILON, DECAY = 0.01, 1e-4, 0.1
 UNLABELLED = -100
-
-
-class NoTokenizer(BaseTokenizer):
-    """Stands where torchtitan builds a tokenizer, as the samples are tokens already."""
-
-    @dataclass(kw_only=True, slots=True)
-    class Config(BaseTokenizer.Config):
-        pass
-
-    def __init__(self, config, *, tokenizer_path):
-        super().__init__()
-
-    def encode(self, *arguments, **options):
-        raise NotImplementedError
-
-    def decode(self, *arguments, **options):
-        raise NotImplementedError
-
-    def get_vocab_size(self):
-        return VOCABULARY
 
 
 class Samples(torch.utils.data.Dataset):
@@ -80,18 +59,16 @@ class HeldOut(BaseDataLoader):
 
 def config_of(folder, *, chunked=False, **changed):
     """Return torchtitan's configuration; names of its parts and fields, such as `parallelism.tensor_parallel_degree`, change it."""
-    config = llama3_debugmodel()
-    config.model_spec.model.layers = config.model_spec.model.layers[:1]
-    for _, _, parent, name in list(config.model_spec.model.traverse(FlexAttention.Config)):
-        setattr(parent, name, ScaledDotProductAttention.Config())
-    config.tokenizer, config.dump_folder = NoTokenizer.Config(), str(folder / "output")
+    config, usual = small_llama(), llama3_debugmodel()
+    config.dataloader, config.dump_folder = usual.dataloader, str(folder / "output")
+    config.training.disable_cuda_graphs = usual.training.disable_cuda_graphs
     config.optimizer = default_adamw(lr=RATE, eps=EPSILON, weight_decay=DECAY)
     config.checkpoint = CheckpointManager.Config(enable=False)
     config.validator = Validator.Config(freq=4, steps=1, dataloader=HeldOut.Config())
-    if not chunked:
-        config.loss = CrossEntropyLoss.Config()
-    own = {"training.seq_len": LENGTH, "training.local_batch_size": 2, "training.steps": 12, "training.mixed_precision_param": "float32"}
-    own |= {"parallelism.spmd_backend": "partial_dtensor", "lr_scheduler.warmup_steps": 3, "lr_scheduler.decay_ratio": None, **changed}
+    if chunked:
+        config.loss = usual.loss
+    own = {"training.seq_len": LENGTH, "training.local_batch_size": 2, "training.steps": 12}
+    own |= {"lr_scheduler.warmup_steps": 3, "lr_scheduler.decay_ratio": None, **changed}
     for place, value in own.items():
         part, name = place.split(".")
         setattr(getattr(config, part), name, value)
