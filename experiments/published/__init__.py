@@ -1,10 +1,10 @@
-"""Read published measurements as rows for `predict_rows`. They are in a local folder, but for the figures of performance pages.
+"""Read published measurements as rows for `predict_rows`. They are in a local folder, but for figures of projects' own pages.
 
 sources     all sources, and what each may be used for
 megatron, aleph_alpha, llm_foundry, fine_tuning, tuning_trials, all_reduces
             one reader each: its docstring states what is assumed about the runs, and why
 dimensions  the dimensions of their models
-performance_pages
+performance_pages, bloom
             the figures that projects publish on their own pages; they are part of this project
 
 `oppa.bench.published` has the files, the columns of a row, and the reader of nanotron's runs, which `oppa bench search` needs too.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 import pandas as pd
 
 from experiments.published.aleph_alpha import aleph_alpha_rows
+from experiments.published.bloom import bloom_rows
 from experiments.published.fine_tuning import expert_fine_tuning_rows, fine_tuning_rows
 from experiments.published.llm_foundry import llm_foundry_rows
 from experiments.published.megatron import megatron_rows, recomputation_rows
@@ -31,6 +32,7 @@ SOURCES: Mapping[str, PublishedSource] = {
     "megatron_8xh100": PublishedSource(about="Megatron-LM on 1 to 8 H100"),
     "korthikanti": PublishedSource(about="Megatron-LM on 8 to 512 A100"),
     "llm_foundry_a100": PublishedSource(about="FSDP on 8 to 128 A100"),
+    "bloom": PublishedSource(about="Megatron-DeepSpeed on 320 and 384 A100"),
     "fms_a100": PublishedSource(about="full fine-tuning on 1 and 2 A100", origin="fms"),
     "fms_a100_moe": PublishedSource(about="fine-tuning of mixtures of experts on 1 to 8 A100", origin="fms"),
     "fms_a100_lora": PublishedSource(about="LoRA on 1 and 2 A100", fitted=False, origin="fms"),
@@ -45,6 +47,7 @@ _LOADERS: tuple[Callable[[], pd.DataFrame], ...] = (
     megatron_rows,
     recomputation_rows,
     llm_foundry_rows,
+    bloom_rows,
     fine_tuning_rows,
     expert_fine_tuning_rows,
     aleph_alpha_rows,

@@ -173,6 +173,7 @@ def _operations(columns: Mapping[str, Any]) -> dict[str, NDArray[np.float64]]:
     return {
         "dispatcher": _codes(columns.get("dispatcher", ""), DISPATCHERS),
         "narrow_gradients": _is(columns, "gradients", "16-bit"),
+        "wide_gradients": _is(columns, "gradients", "32-bit"),
         "moment_share": _moment_share(columns),
         "flash": 1 - _is(columns, "attention", "plain"),
         "loss_bytes": _loss_bytes(columns),

@@ -223,7 +223,7 @@ def _elementwise_time(work: Workload, c: Coefficients) -> Tensor:
 
 def weight_passes_time(parameters: Tensor, work: Workload) -> Tensor:
     """Return the seconds in which a micro-batch copies some weights and sums their gradients, shape (n,); tp divides `parameters`."""
-    moved = work.formats.moved_bytes * parameters / work.layout.tp
+    moved = work.moved_bytes * parameters / work.layout.tp
     return moved / (work.machine.memory_bandwidth * STREAMED_SHARE)
 
 

@@ -139,6 +139,8 @@ class ConfigurationFacts(Columns):
     """1 if the exchange of the experts' tokens overlaps the computation of another micro-batch."""
     narrow_gradients: Tensor
     """1 if gradients are kept and reduced in 16 bits, whatever the framework's usual format."""
+    wide_gradients: Tensor
+    """1 if gradients accumulate and are reduced in 32 bits, whatever the framework's usual format."""
     moment_share: Tensor
     """Bytes of the optimizer's moments over those in their usual format."""
     flash: Tensor
@@ -305,12 +307,22 @@ class Workload:
     @property
     def gradient_bytes(self) -> Tensor:
         """Return the bytes of a gradient, its accumulated copy included, shape (n,)."""
-        return self._narrowed(self.formats.gradient_bytes, 2 * self.formats.trained)
+        usual = self.formats.gradient_bytes + torch.where(self._widened, 4 * self.formats.trained, 0.0)
+        return self._narrowed(usual, 2 * self.formats.trained)
 
     @property
     def reduced_bytes(self) -> Tensor:
         """Return the bytes of a gradient as replicas exchange it, shape (n,)."""
-        return self._narrowed(self.formats.reduced_bytes, 2 * torch.ones_like(self.formats.trained))
+        usual = torch.where(self._widened, self.formats.reduced_bytes.clamp_min(4), self.formats.reduced_bytes)
+        return self._narrowed(usual, 2 * torch.ones_like(self.formats.trained))
+
+    @property
+    def moved_bytes(self) -> Tensor:
+        """Return the bytes per weight that a micro-batch moves without a matrix product, shape (n,).
+
+        A 16-bit gradient is added to its 32-bit sum: 2 + 4 bytes are read, and 4 written.
+        """
+        return self.formats.moved_bytes + torch.where(self._widened, 10 * self.formats.trained, 0.0)
 
     @property
     def update_bytes(self) -> Tensor:
@@ -321,6 +333,11 @@ class Workload:
     def optimizer_bytes(self) -> Tensor:
         """Return the bytes that the optimizer keeps of a weight, shape (n,)."""
         return self.formats.optimizer_bytes - (1 - self.layout.moment_share) * self.formats.moment_bytes
+
+    @property
+    def _widened(self) -> Tensor:
+        """Return whether 32-bit sums of gradients are kept next to the framework's 16-bit gradients, shape (n,)."""
+        return (self.layout.wide_gradients > 0) & (self.formats.gradient_bytes < WIDE_BYTES * self.formats.trained)
 
     def _narrowed(self, usual: Tensor, narrow: Tensor) -> Tensor:
         narrowed = (self.layout.narrow_gradients > 0) & (self.formats.element_bytes < WIDE_BYTES)

@@ -135,6 +135,15 @@ def test_gradients_of_fewer_bits_are_exchanged_sooner() -> None:
     assert narrow.item() < usual.item()
 
 
+@pytest.mark.parametrize(("framework", "held", "reduced", "moved"), [("deepspeed", 4, 2, 10), ("megatron", 0, 0, 0), ("nanotron", 0, 0, 0)])
+def test_gradients_of_32_bits_accumulate_next_to_those_of_16_bits(framework, held, reduced, moved) -> None:
+    """`BF16_Optimizer` of DeepSpeed adds 16-bit gradients to 32-bit sums; the others have such sums anyway."""
+    usual, wide = (work_of({"framework": framework, "precision": "bf16", **given}) for given in ({}, {"gradients": "32-bit"}))
+    assert (wide.gradient_bytes - usual.gradient_bytes).item() == held
+    assert (wide.reduced_bytes - usual.reduced_bytes).item() == reduced
+    assert (wide.moved_bytes - usual.moved_bytes).item() == moved
+
+
 def test_experts_are_not_sharded_twice() -> None:
     """If all experts are spread over the replicas, no two of these hold the same expert, so ZeRO has nothing to shard."""
     alone = {**SPARSE, "dp": 8, "ep": 8, "gbs": 64}

@@ -16,6 +16,7 @@ COUNTS = {
     "megatron_8xh100": (62, 4, 0),
     "korthikanti": (8, 0, 0),
     "llm_foundry_a100": (312, 0, 0),
+    "bloom": (98, 6, 0),
     "fms_a100": (16, 16, 0),
     "fms_a100_lora": (12, 12, 0),
     "fms_a100_4bit": (57, 11, 0),
@@ -25,7 +26,7 @@ COUNTS = {
 }
 """Rows that ran, were out of memory, and failed."""
 WORDS = {
-    "framework": {"", "megatron", "fsdp", "nanotron"},
+    "framework": {"", "megatron", "fsdp", "deepspeed", "nanotron"},
     "cp_mode": {"", "ring", "all-to-all", "all-gather"},
     "attention": {"flash", "plain"},
     "status": {"ran", "oom", "failed"},

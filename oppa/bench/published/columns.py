@@ -42,6 +42,8 @@ DEFAULTS: Mapping[str, Any] = {
     "norms": "",
     "expert_products": "",
     "optimizer": "",
+    "gradients": "",
+    "stage_layout": "",
     "offload": "",
     "overlap_tp": "",
     "compiled": "",
