@@ -20,7 +20,7 @@ from oppa.control.segment import RECENT, Segment
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed, StepTaken
-from oppa.table.refinement import StepTimeObservation
+from oppa.table.refinement import StepTimeObservation, with_common_variance
 from oppa.training.run.step_times import WARM_UP
 
 EVERY = 10
@@ -214,9 +214,10 @@ class Controller:
     def _observations(self, segment: Segment) -> list[StepTimeObservation]:
         """Return the speed of each configuration, the current segment included."""
         found, own = dict(self._ended), segment.observation
-        if own is not None:
-            found[own.configuration] = found[own.configuration] + own if own.configuration in found else own
-        return list(found.values())
+        if own is not None and own.configuration in found:
+            earlier, own = with_common_variance((found[own.configuration], own))
+            own = earlier + own
+        return list((found if own is None else {**found, own.configuration: own}).values())
 
     def _refine(self, observations: Sequence[StepTimeObservation]) -> None:
         self._refined_by = observations

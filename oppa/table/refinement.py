@@ -39,6 +39,8 @@ BETWEEN_RUNS_LOG_STDDEV = 0.01
 """Standard deviation between runs of one configuration, in log units, however many steps each has."""
 _LEAST_VARIANCE = 1e-12
 """Least variance of a step: simulated steps may all take the same time."""
+_LEAST_BLOCKS = 4
+"""Least number of blocks of steps whose means are compared."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +52,13 @@ class StepTimeObservation:
     log_steps_per_s: float
     """Logarithm of the number of steps over the seconds that they took."""
     variance: float
-    """Variance of a single step's log rate; that of the mean of all steps is this over `steps`."""
+    """Variance of a single step's log rate, such that this over `steps` is that of the mean of all steps."""
 
     @classmethod
     def of(cls, configuration: Configuration, step_times_s: Sequence[float]) -> Self:
         """Return the observation that step times give, in seconds, shape (q,), q >= 2.
 
-        The relative variance of a time is that of the logarithm of its rate.
+        The relative variance of a time is that of the logarithm of its rate. It is larger if consecutive steps vary together.
 
         Raises:
             MeasurementError: if a time is not finite and positive, or there are fewer than two.
@@ -66,7 +68,7 @@ class StepTimeObservation:
             values = f"a step time of {wrong[0]} s" if wrong else f"{len(step_times_s)} step times"
             raise MeasurementError(f"{values} cannot refine a table", hint="give two or more step times, finite and positive")
         mean_s = statistics.fmean(step_times_s)
-        variance = statistics.variance(step_times_s, mean_s) / mean_s**2
+        variance = _variance_in_mean(np.asarray(step_times_s, np.float64)) / mean_s**2
         return cls(configuration=configuration, steps=len(step_times_s), log_steps_per_s=-math.log(mean_s), variance=variance)
 
     def __add__(self, other: Self) -> Self:
@@ -102,8 +104,9 @@ class CombinedObservation:
 def refined(table: Table, observations: Iterable[StepTimeObservation], *, common_log_stddev: float = COMMON_LOG_STDDEV) -> Table:
     """Return the table of rates in training; without observations, the table unchanged.
 
-    The result depends neither on the order of the observations nor on how steps are cut into them. Refine the table that was profiled, each
-    time with all observations: a refined table contains `delta` already. A configuration that is not in the table becomes a row of its own.
+    The result does not depend on the order of the observations. Those of a configuration that have a common variance may be cut anywhere.
+    Refine the table that was profiled, each time with all observations: a refined table contains `delta` already. A configuration that is
+    not in the table becomes a row of its own.
     """
     known = list(observations)
     if not known:
@@ -158,6 +161,19 @@ def posterior(
     return after, deviations
 
 
+def with_common_variance(observations: Iterable[StepTimeObservation]) -> list[StepTimeObservation]:
+    """Return observations in which those of one configuration have their mean variance of a step, so that each step counts alike.
+
+    Few steps do not show how much a step varies: two that happen to take equally long would outweigh hundreds of others.
+    """
+    known, sums = list(observations), defaultdict[Configuration, list[float]](lambda: [0.0, 0.0])
+    for each in known:
+        sums[each.configuration][0] += (each.steps - 1) * each.variance
+        sums[each.configuration][1] += each.steps - 1
+    means = {configuration: total / degrees for configuration, (total, degrees) in sums.items() if degrees}
+    return [dataclasses.replace(each, variance=means.get(each.configuration, each.variance)) for each in known]
+
+
 def together(observations: Iterable[StepTimeObservation]) -> dict[Configuration, CombinedObservation]:
     """Combine the observations of each configuration, independently of their order."""
     found = defaultdict[Configuration, list[StepTimeObservation]](list)
@@ -182,3 +198,16 @@ def _row(configuration: Configuration, seen: CombinedObservation) -> TableRow:
         memory_bytes=None,
         source="measured",
     )
+
+
+def _variance_in_mean(times_s: Array) -> float:
+    """Return the variance of one step that the variance of the mean of all steps implies, in seconds squared.
+
+    Consecutive steps vary together, as when a neighbour slows the host for a while. Means of b of them then vary by more than a b-th. The
+    result is the largest of b times their variance, for b = 1, 2, 4 and so on (Flyvbjerg and Petersen 1989).
+    """
+    largest, means, length = float(times_s.var(ddof=1)), times_s, 1
+    while len(means) // 2 >= _LEAST_BLOCKS:
+        means, length = means[len(means) % 2 :].reshape(-1, 2).mean(1), 2 * length
+        largest = max(largest, length * float(means.var(ddof=1)))
+    return largest

@@ -126,6 +126,19 @@ def test_a_micro_batch_that_is_taken_in_two_says_nothing_of_the_speed_if_others_
     assert Segment.from_dict(old).counted == len(segment.counted_s), "a snapshot of an earlier version"
 
 
+def test_a_job_that_comes_back_measures_its_speed_by_all_steps_alike() -> None:
+    found, elapsed_s = Controller(None, lambda _: StaticPolicy(), total_samples=None), 0.0
+    first, uneven = [2.0] * (2 + WARM_UP), [0.8, 1.2] * 10
+    for number, (batch, seconds) in enumerate([*((8, each) for each in first), (16, 1.0), *((8, each) for each in [1.0, *uneven])]):
+        elapsed_s, present = elapsed_s + seconds, Configuration(dp=1, global_batch=batch, micro_batch=4)
+        times = {"step_time_s": seconds, "elapsed_s": elapsed_s}
+        facts = {"noise_scale": None, "health": "no_signal", "loss": 3.0, "learning_rate": 1e-3, **times}
+        found.step(StepTaken(number=number + 1, step=number, samples=8 * (number + 1), configuration=present, **facts))
+    (seen,) = found.snapshot()["refined_by"]
+    expected_s = (2 * 2.0 + PROOF * 1.0) / (2 + PROOF)
+    assert math.exp(-seen["log_steps_per_s"]) == pytest.approx(expected_s, rel=0.05)
+
+
 def test_the_job_arrives_at_the_best_and_stays(job) -> None:
     done = job().run(200)
     assert done.configuration.dp == 2 and done.commands[0] == DecisionKind.RECONFIGURE

@@ -9,6 +9,7 @@ import pytest
 
 from oppa.errors import MeasurementError
 from oppa.problem.configuration import Configuration
+from oppa.random_streams import stream
 from oppa.table import Table
 from oppa.table.refinement import BETWEEN_RUNS_LOG_STDDEV, COMMON_LOG_STDDEV, StepTimeObservation, refined
 from tests.table.conftest import row
@@ -136,6 +137,14 @@ def test_step_times_tell_steps_over_seconds_and_how_much_one_step_varies() -> No
     assert observed.steps == 4 and math.exp(observed.log_steps_per_s) == pytest.approx(1.0)
     assert observed.variance == pytest.approx(0.02 / 3)
     assert StepTimeObservation.of(CONFIGURATION, [90.0, 110.0, 100.0, 100.0]).variance == pytest.approx(observed.variance)
+
+
+def test_a_mean_of_steps_that_vary_together_is_as_uncertain_as_it_is_between_runs() -> None:
+    random = stream(0, "step times")
+    times = 1 + 0.05 * random.normal(size=(300, 20)).repeat(10, 1) + 0.01 * random.normal(size=(300, 200))  # slow for ten steps at a time
+    seen = [StepTimeObservation.of(CONFIGURATION, each.tolist()) for each in times]
+    stated, found = np.mean([each.variance / each.steps for each in seen]), np.var([each.log_steps_per_s for each in seen])
+    assert 0.5 < stated / found < 2
 
 
 def test_simulated_steps_that_all_take_the_same_time_refine(small) -> None:

@@ -5,9 +5,12 @@ import itertools
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from oppa.errors import CheckpointError
+from oppa.random_streams import stream
+from oppa.table.refinement import BETWEEN_RUNS_LOG_STDDEV, together
 from oppa.training.run.ledger import (
     CHANGED,
     FILE,
@@ -220,3 +223,14 @@ def test_a_micro_batch_that_was_taken_in_two_says_nothing_of_the_speed_if_others
     seen = observations([begin(8), *steps, begin(4), *steps, begin(8), *steps[:1], *steps[3:5]])
     assert [(each.configuration.micro_batch, each.steps) for each in seen] == [(8, 3), (4, 5), (8, 2)]
     assert [math.exp(-each.log_steps_per_s) for each in seen] == pytest.approx([1.0, 1.4, 2.0])
+
+
+def test_two_steps_that_agree_by_chance_do_not_outweigh_hundreds() -> None:
+    random, begin = stream(0, "attempts"), {"event": STARTED, "configuration": {"dp": 1, "global_batch": 8, "micro_batch": 1}}
+
+    def attempts() -> list[Line]:
+        return [line for steps in (2, 2, 2, 200) for line in [begin, *ran(9, *(1 + 0.05 * random.normal(size=steps)))]]
+
+    seen = [together(observations(attempts())).popitem()[1] for _ in range(300)]
+    stated = np.mean([each.variance for each in seen]) - BETWEEN_RUNS_LOG_STDDEV**2
+    assert np.var([each.mean for each in seen]) < 1.5 * stated

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 
 from oppa.problem.configuration import Configuration
-from oppa.table.refinement import StepTimeObservation
+from oppa.table.refinement import StepTimeObservation, with_common_variance
 from oppa.training.run import ledger
 from oppa.training.run.ledger import Line
 
@@ -18,7 +18,7 @@ def observations(lines: Iterable[Line]) -> list[StepTimeObservation]:
     A single micro-batch that was taken in two to be measured took longer. Such steps count only if there are no others.
     """
     segments = _segments(lines)
-    return [StepTimeObservation.of(each.configuration, each.times_s) for each in segments if len(each.times_s) > 1]
+    return with_common_variance(StepTimeObservation.of(each.configuration, each.times_s) for each in segments if len(each.times_s) > 1)
 
 
 class _Segment:
