@@ -97,6 +97,14 @@ def test_the_paper_as_written_is_biased_unless_micro_batches_are_equal(sizes: li
     assert is_unbiased(planted(sizes, 2000, by_tokens=True)[1]) == (len(set(sizes)) == 1)
 
 
+@pytest.mark.parametrize("directions", [1, 16])
+def test_enough_micro_batches_have_a_quarter_of_the_noise_as_error_which_directions_share(directions: int) -> None:
+    others, random = Smoothing().enough_samples, stream(0, f"{directions} directions")
+    each = random.normal(size=(2000, others, 2, directions)) * directions**-0.5  # `others` steps of two micro-batches
+    found = ((each**2).sum(3).mean(2) - (each.mean(2) ** 2).sum(2)).mean(1) * 2
+    assert found.mean() == pytest.approx(1.0, rel=0.02) and found.std() == pytest.approx(0.25 * directions**-0.5, rel=0.1)
+
+
 ESTIMATES = st.lists(
     st.tuples(POSITIVE, POSITIVE).map(lambda pair: NoiseScaleEstimate(signal=pair[0], noise=pair[1])), min_size=1, max_size=30
 )

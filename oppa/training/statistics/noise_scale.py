@@ -113,9 +113,9 @@ class Smoothing:
     calibration: float = 2.0
     """Factor of tr(Sigma): the noise scale is found at half the critical batch size (COPUS, section 6.1)."""
     enough_samples: int = 32
-    """Micro-batches beyond the first of each step that make the estimate reliable: the noise then has a standard error of about 25%.
+    """Micro-batches beyond the first of each step that make the estimate reliable: the noise then has a standard error of 25% at most.
 
-    This holds if many directions share the noise.
+    A single direction with all of the noise has that error; it is smaller if several share it. The error of |G|^2 does not count.
     """
 
     def keeps(self, tokens: float, total: float) -> float:
