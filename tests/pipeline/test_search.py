@@ -1,11 +1,13 @@
 """The search: orders that hold, within their limits, and short."""
 
+import dataclasses
 import itertools
 
 import pytest
 
 from experiments.schedule.run import instance
 from oppa.errors import InputError
+from oppa.pipeline.costs import Costs
 from oppa.pipeline.execution import Times, execute
 from oppa.pipeline.graph import PipelineShape
 from oppa.pipeline.memory import Footprint, peak_memory
@@ -87,6 +89,18 @@ def test_on_the_smallest_pipelines_it_is_as_short_as_any_order():
         found = heuristic(asked, nodes=NODES)
         assert found.makespan.span_s == pytest.approx(shortest_s)
         assert prove(asked, found.lists, seconds=20).least_s <= shortest_s * (1 + 1e-9)
+
+
+def test_a_bound_holds_for_an_order_that_fits_a_limit_that_is_no_small_fraction():
+    """The oracle is ZB-H1, which holds three micro-batches on its first rank."""
+    named = build_schedule("zb-h1", ranks=3, micro_batches=4)
+    costs = Costs(forward_s=[1.0] * 3, backward_s=[1.0] * 3, weight_s=[1.0] * 3)
+    asked, limit = dataclasses.replace(task(3, 4, limit=3.0003), times=costs.times(named.shape, split=True)), 3.0003
+    span_s = makespan(asked, lists_of(named)).span_s
+    assert all(asked.fits(rank, codes) for rank, codes in enumerate(lists_of(named))) and span_s == 14.0
+    assert prove(asked, lists_of(named), seconds=20).least_s <= span_s
+    found = search(costs, [named.shape], limit=limit, recompute=False, nodes=NODES)
+    assert found.execution.longest_span_s == span_s and found.gap >= 0
 
 
 @pytest.mark.slow

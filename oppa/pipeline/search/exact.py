@@ -1,7 +1,8 @@
 """Prove the minimum of the longest span by constraint programming (OR-Tools' CP-SAT), for graphs of about a hundred actions.
 
 An action is an interval. Intervals of one rank do not overlap, and the memory that they hold is a reservoir. The solver requires small
-whole numbers. Times and memory are counted in their greatest common divisor if they have one, else in small steps.
+whole numbers. Times and memory are counted in their greatest common divisor if they have one, else in small steps. Memory is then rounded
+down, so that no schedule that fits is excluded, and the bound holds for all of them.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ from oppa.pipeline.search.task import TOLERANCE, Lists, ScheduleTask
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel
 
-STEPS, UNITS = 20_000, 5_000
+STEPS, UNITS = 20_000, 1_000_000
 """Largest number of time steps in the busiest rank's work, and of memory units in the largest limit."""
 FINEST = 1000
 """Largest denominator at which a value counts as an exact fraction."""
@@ -59,7 +60,8 @@ def prove(task: ScheduleTask, lists: Lists, *, seconds: float) -> Proof:
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Proof([list(codes) for codes in lists], least_s, proven=False)
     found = program.lists(solver)
-    assert all(task.fits(rank, codes) for rank, codes in enumerate(found))
+    if not all(task.fits(rank, codes) for rank, codes in enumerate(found)):  # by less than the rounding of memory
+        return Proof([list(codes) for codes in lists], least_s, proven=False)
     return Proof(found, least_s, proven=status == cp_model.OPTIMAL)
 
 
@@ -119,11 +121,11 @@ class _Program:
     def _keep_limit(self, rank: int) -> None:
         task, stages = self.task, self.task.shape.stages
         units = _per_one([*task.held, *task.changes[2 * stages :], *task.working, *task.limits], max(task.limits), UNITS)
-        held = {stage: _ceil(task.held[stage] * units) for stage in task.stages_of[rank]}
-        working, limit = _ceil(task.working[rank] * units), math.floor((task.limits[rank] + TOLERANCE) * units)
+        held = {stage: _floor(task.held[stage] * units) for stage in task.stages_of[rank]}
+        working, limit = _floor(task.working[rank] * units), math.floor((task.limits[rank] + TOLERANCE) * units)
         times, changes = list[Any](), list[int]()
         for stage, amount in held.items():
-            kept = min(_ceil(-task.changes[2 * stages + stage] * units), amount)
+            kept = min(_floor(-task.changes[2 * stages + stage] * units), amount)
             forward, backward, weight = (self._starts[kind * stages + stage] for kind in KINDS)
             backward_ends, weight_ends = (
                 [start + self._durations[kind * stages + stage] for start in starts]
@@ -153,5 +155,5 @@ def _per_one(values: Sequence[float], whole: float, most: int) -> float:
     return most / whole
 
 
-def _ceil(amount: float) -> int:
-    return math.ceil(amount - TOLERANCE)
+def _floor(amount: float) -> int:
+    return math.floor(amount + TOLERANCE)
