@@ -1,4 +1,8 @@
-"""Count recent arrivals in the scheduler's queue. The counts are stored in the spool, so that the next controller continues them."""
+"""Count recent arrivals in the scheduler's queue. The counts are stored in the spool, so that the next controller continues them.
+
+Jobs that are new at one look at the queue are one arrival, that of the largest. A user's script may submit twenty at once. They end the
+time in which nodes are idle only once, and twenty arrivals of a Poisson process would never come together.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -44,9 +48,11 @@ class ArrivalLog:
         now = self._now()
         came = view.others(self._known or ())
         if self._known is not None:
-            self._times = [(at, nodes) for at, nodes in self._times if at > now - self._window_s] + [(now, job.nodes) for job in came]
-            for job in came:
-                self._arrivals.submitted(now, job.nodes)
+            self._times = [(at, nodes) for at, nodes in self._times if at > now - self._window_s]
+            if came:
+                largest = max(job.nodes for job in came)
+                self._times.append((now, largest))
+                self._arrivals.submitted(now, largest)
         present = {job.submission for job in view.others(())}
         changed = present != self._known
         self._known = present
