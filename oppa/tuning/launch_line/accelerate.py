@@ -12,6 +12,7 @@ from typing import Any
 from oppa.errors import InputError
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.configuration import Value
+from oppa.problem.devices import CPU
 from oppa.problem.file_keys import at, require_tables
 from oppa.problem.launch_line.line import Stage
 from oppa.regular_file import is_file
@@ -64,6 +65,7 @@ _KEYS |= {f"parallelism-config-{name}-size": f"{_MESH}{name}_size" for name in (
 _KEYS |= {f"parallelism-config-dp-{name}-size": f"{_MESH}dp_{name}_size" for name in ("shard", "replicate")}
 _BY_FILE = ("zero_stage", *_OFFLOADS)
 """Settings that DeepSpeed's own file states, if there is one."""
+_STARTS_SEVERAL = ("multi-gpu", "use-fsdp", "use-deepspeed", "use-megatron-lm", "tpu", "mpirun-hostfile")
 _UNKNOWN_BATCH = "`{program}`'s own batch argument is unknown: name it `{{micro_batch}}`"
 
 
@@ -72,7 +74,7 @@ class Effective:
 
     def __init__(self, launcher: Stage, values: Mapping[str, Any], file: str) -> None:
         self._stated = {_KEYS[name]: value for name, value in launcher.options if name in _KEYS and value is not None}
-        self.values, self._file = values, file
+        self.values, self.file = values, file
         kinds = {"use-deepspeed": "DEEPSPEED", "use-fsdp": "FSDP", "multi-gpu": "MULTI_GPU"}
         flagged = next((kind for name, kind in kinds.items() if launcher.has(name)), "")
         self.kind = flagged or str(values.get("distributed_type") or "")
@@ -94,7 +96,7 @@ class Effective:
         """Return the origin of a key's value; empty if nothing states it."""
         if key in self._stated:
             return self._stated[key].origin
-        return self._file if at(self.values, key) is not None else ""
+        return self.file if at(self.values, key) is not None else ""
 
     def count(self, key: str, usual: int | None = None, *, least: int = 1) -> int | None:
         """Return a number of a key, or the usual one; raises InputError for another value in the line."""
@@ -127,7 +129,35 @@ def devices_of_launcher(launcher: Stage, sources: LineSources) -> LineDevices:
         return LineDevices(hosts=hosts, per_host=sources.machine.gpus or 1, origin="this machine")
     if total % hosts:
         raise InputError(f"{total} processes do not divide over {hosts} machines", hint="start equally many on each")
+    if total > 1:
+        _require_several(launcher, effective, sources, f"`num_processes = {total}` ({effective.origin('num_processes')})")
     return LineDevices(hosts=hosts, per_host=total // hosts, origin=effective.origin("num_processes"))
+
+
+def _require_several(launcher: Stage, effective: Effective, sources: LineSources, stated: str) -> None:
+    """Raise InputError if accelerate starts one process in place of several.
+
+    Source: _validate_launch_command and launch_command in accelerate/commands/launch.py (1.15).
+    """
+    if (launcher.has(*_STARTS_SEVERAL) and not launcher.has("cpu")) or effective.values.get("mpirun_config"):
+        return
+    kind = effective.values.get("distributed_type")
+    gpus, is_planned = sources.machine.gpus, sources.device.upper() not in ("", CPU)
+    line = sources.line
+    is_here = line.stage("step") is None and not line.header and effective.count("num_machines", 1) == 1
+    program = f"-m {line.program.text}" if line.is_module else line.program.text
+    hint = f"on CPUs, `torchrun --nproc-per-node {effective.count('num_processes')} {program} ...` starts them"
+    if launcher.has("cpu"):
+        why = "`--cpu` is given"
+    elif kind is False or kind in ("NO", "MULTI_CPU"):
+        why = f"`distributed_type` is `{'NO' if kind is False else kind}` ({effective.file})"
+        hint = f"write `distributed_type: MULTI_GPU`; {hint}"
+    elif not effective.values and gpus < 2 and is_here and not is_planned:
+        why = "this machine has one GPU" if gpus else "this machine has no GPU"
+        hint = f"{hint}; `--set cluster.device=H100` plans for the GPUs of another machine"
+    else:
+        return
+    raise InputError(f"{stated} starts one process: {why}", hint=hint)
 
 
 def understand(sources: LineSources, *, evidence: str) -> Meaning:
@@ -220,7 +250,7 @@ def _with_trainer(meaning: Meaning, sources: LineSources, *, states_precision: b
         writes_as="transformers",
         model=model,
         model_origin=model_origin,
-        hints=tuple(hints),
+        hints=(*hints, *trainer.hints_on_cpus(sources)),
         steps=TRAINER_STEPS,
         added=TRAINER_ADDED,
         training=fine_tuning(trainer),

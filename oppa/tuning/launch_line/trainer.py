@@ -192,6 +192,12 @@ class TrainerArguments:
         length = next((found for name, given in zip(_LENGTHS, is_stated, strict=True) if given and (found := self.whole(name))), None)
         return local_model(sources, self.text(self.program.model) or self.text("config_name"), length)
 
+    def hints_on_cpus(self, sources: LineSources) -> list[str]:
+        """Return what ranks on CPUs need to train together."""
+        are_several = sources.devices.hosts == 1 and (self.devices or 1) > 1
+        lack = are_several and sources.on_cpus and not self.is_on("use_cpu")
+        return ["ranks on CPUs exchange no gradients without `--use_cpu`: add it"] if lack else []
+
 
 def _json(text: str) -> Any:
     try:
@@ -214,8 +220,6 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     settings: dict[str, Value] = {"tp": 1, "pp": 1, "micro_batch": micro, "recompute": "full" if arguments.recomputes else "none"}
     settings |= {"dp": count} if count else {}
     model, origin, hints = arguments.model(sources)
-    if count and count > 1 and devices.hosts == 1 and sources.on_cpus and not arguments.is_on("use_cpu"):
-        hints = [*hints, "ranks on CPUs exchange no gradients without `--use_cpu`: add it"]
     meaning = Meaning(
         framework="transformers",
         evidence=evidence,
@@ -230,7 +234,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         aliases=ALIASES,
         added=TRAINER_ADDED,
         steps=TRAINER_STEPS,
-        hints=tuple(hints),
+        hints=(*hints, *arguments.hints_on_cpus(sources)),
         training=fine_tuning(arguments),
         unpredicted=tuple(unpredicted(arguments)),
         missing=sources.missing,

@@ -305,3 +305,55 @@ def test_the_precision_is_that_of_the_arguments_or_of_the_file(words, values, pr
     monkeypatch.chdir(tmp_path)
     found = by_deepspeed(words, values, tmp_path)
     assert (found.precision, found.origins.get("precision")) == (precision, origin)
+
+
+ONE_PROCESS = "compute_environment: LOCAL_MACHINE\nmixed_precision: 'no'\nnum_machines: 1\nnum_processes: 2\nuse_cpu: false\ndebug: false\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "settings"),
+    [
+        ("--num_processes 2", "", []),
+        ("--num_processes 2 --multi_gpu", "", []),
+        ("--num_processes 2 --cpu", "", []),
+        ("--config_file c.yaml", "'NO'", []),
+        ("--config_file c.yaml", "NO", ["cluster.device=H100"]),
+        ("--config_file c.yaml", "MULTI_CPU", []),
+        ("--config_file c.yaml", "MULTI_GPU", []),
+        ("--config_file c.yaml", "FSDP", []),
+        ("--config_file c.yaml --cpu", "MULTI_GPU", []),
+        ("--config_file c.yaml --multi_gpu", "'NO'", []),
+    ],
+)
+def test_ranks_that_accelerate_does_not_start_are_refused(options, kind, settings, job) -> None:
+    launch = pytest.importorskip("accelerate.commands.launch")
+    files = {"c.yaml": f"{ONE_PROCESS}distributed_type: {kind}\n"} if kind else {}
+    try:
+        job(f"accelerate launch {options} t.py {BATCH}", files, machine=CPUS, settings=settings)
+        refused = ""
+    except InputError as error:
+        refused = error.message
+        assert "torchrun --nproc-per-node 2 t.py" in error.hint
+    taken, *_ = launch._validate_launch_command(launch.launch_command_parser().parse_args([*options.split(), "t.py"]))
+    starts = not taken.cpu and (taken.multi_gpu or taken.use_fsdp or taken.use_deepspeed)
+    assert ("starts one process" in refused) is not starts
+
+
+@pytest.mark.parametrize(
+    ("machine", "line", "settings"),
+    [
+        (GPUS, "accelerate launch --num_processes 2", []),
+        (CPUS, "accelerate launch --num_processes 2", ["cluster.device=H100"]),
+        (CPUS, "srun -N1 accelerate launch --num_processes 2", []),
+        (CPUS, "accelerate launch --num_machines 2 --num_processes 2", []),
+    ],
+)
+def test_accelerate_starts_a_process_on_each_gpu_of_another_machine(machine, line, settings, job) -> None:
+    made = job(f"{line} t.py {BATCH}", machine=machine, settings=settings)
+    assert made.meaning.devices.count == 2
+
+
+@pytest.mark.parametrize("launcher", ["torchrun --nproc-per-node 2", "accelerate launch --multi_gpu --num_processes 2"])
+def test_a_trainer_on_cpus_needs_an_option_to_exchange_gradients(launcher, job) -> None:
+    hints = {words: job(f"{launcher} t.py {BATCH} {words}", machine=CPUS).meaning.hints for words in ("", "--use_cpu")}
+    assert {words: any("add it" in hint for hint in found) for words, found in hints.items()} == {"": True, "--use_cpu": False}
