@@ -9,6 +9,7 @@ import pytest
 
 from oppa.problem.job import load_job
 from oppa.study import Study
+from tests.cli.conftest import dp2, ran
 from tests.command_line import while_read_only
 
 
@@ -41,6 +42,15 @@ def test_the_result_stands_in_columns(oppa, measured) -> None:
     contenders = [lines[name] for name in ("winner", "runner-up", "default")]
     assert len({line.index("steps/s") for line in contenders}) == len({line.index("peak") for line in contenders}) == 1
     assert "2.00x" in lines["speed-up"] and "1.43x" in lines["margin"]
+
+
+def test_a_configuration_that_no_other_was_compared_with_is_not_called_the_fastest(oppa) -> None:
+    problem = load_job(oppa.folder / "job.toml")
+    with Study.create(oppa.folder / "s", problem.to_dict(), problem.fingerprint) as study:
+        study.finish(study.claim(dp2(1)), ran(200.0))
+        assert "none: no other configuration was measured" in oppa("show", "s").stdout
+        study.finish(study.claim(dp2(2)), ran(100.0))
+        assert "none: no trial is faster than" in oppa("show", "s").stdout
 
 
 def test_the_surrogate_tells_coefficients_and_lengthscales_the_shortest_first(oppa, measured) -> None:

@@ -160,7 +160,7 @@ def print_changed(changed: "ChangedLine", files: "Sequence[Path]" = (), *, keep:
         out.print("\n  keep it: no other configuration is measurably faster")
     _print_words("your line" if keep is None else "the winner's line", changed, out)
     if not changed.changes:
-        out.print("\n  unchanged: the present configuration is the fastest")
+        out.print("\n  unchanged: the winner is the present configuration")
         return
     width = max(len(each.about) for each in changed.changes)
     out.print()

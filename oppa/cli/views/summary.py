@@ -205,7 +205,8 @@ def _comparisons(result: "WinnerComparison") -> list[str]:
     if result.reference is None:
         return [*before, _row("speed-up", "unknown: no default configuration that fits was measured")]
     if result.reference.configuration == result.best.configuration:
-        return [*before, _row("speed-up", f"none: no trial is faster than {result.reference_in_words}")]
+        why = f"no trial is faster than {result.reference_in_words}" if result.runner_up else "no other configuration was measured"
+        return [*before, _row("speed-up", f"none: {why}")]
     keep = [_row("advice", "keep the baseline: it is as fast as the winner, within the error of the measurement")]
     return [*before, _compared("speed-up", result, result.speed_up), *(keep if result.keeps_baseline else [])]
 
