@@ -1,7 +1,8 @@
 """Describe programs that read the arguments of Transformers' Trainer with defaults of their own, or with other names.
 
-Sources: trl/trainer/base_config.py (TRL 1.0); llamafactory/hparams/ and model/model_utils/checkpointing.py (LLaMA-Factory 0.9);
-swift/trainers/arguments.py and arguments/base_args/model_args.py (ms-swift 4); internvl/train/internvl_chat_finetune.py (InternVL 2.5).
+Sources: trl/trainer/base_config.py and trl/experimental (TRL 1.0 to 1.16); llamafactory/hparams/ and model/model_utils/checkpointing.py
+(LLaMA-Factory 0.9); swift/trainers/arguments.py and arguments/base_args/model_args.py (ms-swift 4);
+internvl/train/internvl_chat_finetune.py (InternVL 2.5).
 """
 
 import dataclasses
@@ -14,7 +15,10 @@ from oppa.tuning.formats.transformers import ACCUMULATED, DEFAULTS, MICRO, RECOM
 from oppa.tuning.launch_line.program_source import always_recomputes
 from oppa.tuning.launch_line.sources import LineSources
 
-_TRL = re.compile(r"\b(SFT|DPO|GRPO|RLOO|KTO|ORPO|CPO|PPO|BCO|GKD|XPO|OnlineDPO|NashMD|Reward|PRM)Config\b")
+_TRL = re.compile(
+    r"\b(SFT|DPO|(Async)?GRPO|RLOO|KTO|ORPO|CPO|PPO|BCO|GKD|XPO|OnlineDPO|NashMD|Reward|PRM"
+    r"|(Async|Server)?Distillation|A2PO|GMPO|GOLD|IWOPD|SDFT|SDPO|TPO)Config\b"
+)
 """Arguments of TRL's trainers, which extend those of Transformers."""
 
 

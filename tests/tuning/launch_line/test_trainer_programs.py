@@ -34,6 +34,29 @@ def test_a_known_program_has_its_own_defaults(line, files, recompute, precision,
     assert (meaning.settings.get("recompute"), meaning.precision) == (recompute, precision)
 
 
+@pytest.mark.parametrize("name", ["SFT", "AsyncGRPO", "Distillation", "ServerDistillation", "GOLD", "TPO", "SDFT", "A2PO", "IWOPD"])
+def test_arguments_of_each_trainer_of_trl_have_its_defaults(name, job) -> None:
+    script = f"from trl import {name}Config, {name}Trainer, TrlParser\nTrlParser(({name}Config,))\n"
+    meaning = job(f"torchrun --nproc-per-node 8 own.py {BATCH}", {"own.py": script}).meaning
+    assert (meaning.settings["recompute"], meaning.precision) == ("full", "bf16")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["dataset_dir", "media_dir", "eval_dataset", "ref_model", "reward_model", "reward_model_name_or_path", "teacher_model_name_or_path"],
+)
+def test_folders_that_known_programs_only_read_stay(name, job) -> None:
+    recipe = {"sft.yaml": f"{RECIPE}{name}: /data/x\n"}
+    (file,) = job(LAUNCHER, recipe).problem.command.files
+    assert name not in file.trial_keys
+    assert f"--{name} /data/x" in shlex.join(job(f"torchrun --nproc-per-node 8 t.py {BATCH} --{name} /data/x").problem.command.argv)
+
+
+def test_a_folder_that_llama_factory_reads_or_writes_is_left_to_the_user(job) -> None:
+    with pytest.raises(InputError, match="`tokenized_path /data/x` looks like a path"):
+        job(LAUNCHER, {"sft.yaml": f"{RECIPE}tokenized_path: /data/x\n"})
+
+
 def test_ms_swift_accumulates_16_sequences_if_nothing_states_how_many() -> None:
     def batch(words: str) -> int | None:
         line = f"torchrun --nproc-per-node 4 -m swift.cli.sft --model m --output_dir out {words}"
