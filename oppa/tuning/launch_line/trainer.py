@@ -159,7 +159,7 @@ class TrainerArguments:
     def origins(self) -> dict[str, str]:
         """Return the origins of what switches state."""
         named = {
-            "precision": ("bf16", "fp16"),
+            "precision": ("bf16", "fp16", self.program.dtype),
             "recompute": self.program.recompute,
             "zero_stage": ("fsdp",),
             "fsdp_offload": ("fsdp",),
@@ -177,9 +177,10 @@ class TrainerArguments:
         """Return the precision; raises InputError if two are on."""
         if self.is_on("bf16") and self.is_on("fp16"):
             raise InputError("the launch line contradicts itself: `--bf16` and `--fp16`", hint=_REMOVE)
-        if self.is_on("fp16") or self.text(self.program.dtype) in ("float16", "float32"):
+        by_type = self.text(self.program.dtype) in ("float16", "float32")
+        if self.is_on("fp16") or (by_type and not self.states("fp16")):
             return "fp16"
-        return "bf16" if self.is_on("bf16") or (self.program.is_bf16 and not self.states("bf16")) else "fp32"
+        return "bf16" if self.is_on("bf16") or (self.program.is_bf16 and not by_type and not self.states("bf16")) else "fp32"
 
     @property
     def leaves_precision_open(self) -> bool:

@@ -26,6 +26,7 @@ from oppa.tuning.launch_line import (
     trainer,
 )
 from oppa.tuning.launch_line.devices_of import devices_of, gpus_in_header
+from oppa.tuning.launch_line.expanded_file import require_options, variables_of, written_out
 from oppa.tuning.launch_line.keyed_programs import keyed_programs
 from oppa.tuning.launch_line.meaning import LineDevices, Meaning
 from oppa.tuning.launch_line.recognise import recognised
@@ -83,6 +84,7 @@ def understand(
         stated_per_host=per_host if isinstance(per_host, int) else None,
     )
     sources = LineSources(line=line, machine=here, devices=devices, environment=environment, device=device)
+    require_options(sources)
     framework, evidence = recognised(sources)
     sources = dataclasses.replace(sources, devices=_devices(sources, framework, settings or {}))
     return line, READERS[framework](sources, evidence=evidence)
@@ -116,7 +118,7 @@ def _devices(sources: LineSources, framework: str, settings: Mapping[str, Any]) 
     if devices.per_host is None and launcher is None and not sources.line.stage("step"):
         name = sources.line.program_name
         same = line_of_command([sources.line.program.text, *texts(sources.line.arguments)], count=_stated_ranks(sources))
-        such = f", such as `{same} ...`" if same else ""
+        such = f", such as `{written_out(sources, same)}`" if same else ""
         hint = (
             f"give the launch line of torchrun or accelerate that `{name}` starts{such}, or state them: `--set cluster.devices_per_host=8`"
         )
@@ -131,5 +133,6 @@ def _devices(sources: LineSources, framework: str, settings: Mapping[str, Any]) 
 
 def _stated_ranks(sources: LineSources) -> str:
     """Return the ranks of a host that the usual variable states, else a number that stands for them."""
-    word = sources.line.variable("NPROC_PER_NODE")
-    return word.text if word is not None else sources.environment.get("NPROC_PER_NODE", "8")
+    name = "NPROC_PER_NODE"
+    word = sources.line.variable(name)
+    return word.text if word is not None else sources.environment.get(name) or variables_of(sources).get(name, "8")

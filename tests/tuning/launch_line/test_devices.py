@@ -116,6 +116,20 @@ def test_the_command_of_a_framework_is_answered_with_the_line_that_starts_the_sa
         assert f"such as {same}" in refused.value.hint
 
 
+@pytest.mark.parametrize(("command", "module"), [("swift", "swift.cli.sft"), ("megatron", "swift.cli._megatron.sft")])
+def test_a_file_that_a_command_of_ms_swift_expands_is_written_out_as_options(command, module, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = "ENV: {NPROC_PER_NODE: 4, USE_HF: 1}\nmodel: m\ndataset: [a.jsonl, 'b c']\nsave_only_model: true\nmodel_kwargs: {a: 1}\n"
+    (tmp_path / "c.yaml").write_text(file)
+    with pytest.raises(InputError, match="may start ranks of its own") as refused:
+        devices(f"{command} sft c.yaml --seed 1")
+    options = "--model m --dataset a.jsonl 'b c' --save_only_model True --model_kwargs '{\"a\": 1}' --seed 1"
+    assert f"`USE_HF=1 torchrun --nproc-per-node 4 -m {module} {options}`" in refused.value.hint
+    with pytest.raises(InputError, match=f"`{module}` of ms-swift takes options alone") as refused:
+        devices(f"torchrun --nproc-per-node 4 -m {module} c.yaml --seed 1")
+    assert f"`-m {module} {options}`" in refused.value.hint
+
+
 def test_a_number_of_ranks_that_nothing_states_is_asked_for(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.sh").write_text(f"torchrun --nproc-per-node $(count_gpus) train.py {BATCH}\n")

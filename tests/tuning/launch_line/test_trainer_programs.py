@@ -57,6 +57,12 @@ def test_a_folder_that_llama_factory_reads_or_writes_is_left_to_the_user(job) ->
         job(LAUNCHER, {"sft.yaml": f"{RECIPE}tokenized_path: /data/x\n"})
 
 
+@pytest.mark.parametrize(("words", "precision"), [("", "fp16"), ("--fp16 false", "fp32"), ("--fp16 false --bf16 true", "bf16")])
+def test_a_type_of_ms_swift_decides_the_precision_unless_switches_do(words, precision, job) -> None:
+    meaning = job(f"torchrun --nproc-per-node 8 -m swift.cli.sft {BATCH} --torch_dtype float32 {words}").meaning
+    assert (meaning.precision, meaning.origins["precision"]) == (precision, "line")
+
+
 def test_ms_swift_accumulates_16_sequences_if_nothing_states_how_many() -> None:
     def batch(words: str) -> int | None:
         line = f"torchrun --nproc-per-node 4 -m swift.cli.sft --model m --output_dir out {words}"
