@@ -23,8 +23,8 @@ values = [1]
 [parameters.micro_batch]
 divisors = "global_batch"
 """
-LACKS = {"nanotron-h100": {"schedule", "recompute"}, "nanotron": {"schedule", "recompute"}}
-"""The Ultra-Scale Playbook did not vary these: the space is that of its measurements."""
+LACKS = {"nanotron-h100": {"schedule", "recompute"}, "nanotron": {"schedule"}}
+"""The Ultra-Scale Playbook did not vary these: the space is that of its measurements, or has no other choice."""
 KNOBS = {"torch-long-context": {"cp", "sequence_parallel", "recompute_layers"}}
 """Knobs that the runner of a space honours by itself; `dp_shard` varies only on request."""
 MakeFacts = Callable[..., Facts]
