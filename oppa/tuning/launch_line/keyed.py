@@ -245,7 +245,11 @@ class _Placed:
             return
         folders = {key: to for key, to in values.program.trial.items() if isinstance(to, str) and placeholders(to)}
         self.put("", {key: to for key, to in values.program.trial.items() if key not in folders})
-        self.put("", {key: to for key, to in folders.items() if at(values.values, key) is None or values.in_line(key)}, in_line=True)
+        in_file = {key for key in folders if values.file is not None and at(values.values, key) is not None and not values.in_line(key)}
+        self.put("", {key: to for key, to in folders.items() if key not in in_file}, in_line=True)
+        if values.of_hydra:
+            disabled = (key for key in _dotted(values.values) if _use(values, key) == "disable" and not values.in_line(key))
+            self.put("", dict.fromkeys(disabled, "null"))
 
     def put(self, parameter: str, assignments: Assignments, *, in_line: bool = False) -> None:
         """Place the keys of a parameter; without one, the values are the same in all trials."""
@@ -255,7 +259,7 @@ class _Placed:
             self._keys[key] = {parameter: dict(to)} if isinstance(to, Mapping) else to
         words = {key: to for key, to in assignments.items() if key not in in_file}
         self._replaced |= {*words}
-        state = self._values.program.words
+        state = self._values.words
         if not parameter:
             self.added += tuple(word for key, to in words.items() for word in state(key, to))
         elif any(isinstance(to, Mapping) for to in words.values()):
@@ -291,11 +295,15 @@ def _paths(values: KeyedValues) -> Iterator[tuple[str, str]]:
     """Yield what the program does with each path that the line or the file states."""
     stated = [word.text.partition("=")[0] for option in values.options.all for word in option.words[:1]]
     stated += [word.text for word in values.options.positional]
-    stated += [*_dotted(values.values)]
+    stated += [*_dotted(values.values)] if values.file is not None else []
     for name in dict.fromkeys(stated):
-        kind = next((kind for pattern, kind in values.program.paths.items() if fnmatch.fnmatchcase(name, pattern)), "")
-        if kind:
+        if kind := _use(values, name):
             yield name, kind
+
+
+def _use(values: KeyedValues, name: str) -> str:
+    """Return what the program does with a path; empty if that is not declared."""
+    return next((kind for pattern, kind in values.program.paths.items() if fnmatch.fnmatchcase(name, pattern)), "")
 
 
 def _dotted(table: Mapping[str, Any], above: str = "") -> Iterator[str]:
@@ -328,7 +336,7 @@ def _hints(values: KeyedValues, assigned: Mapping[str, Assignments], global_batc
     def example(key: str) -> str:
         return " ".join(program.words(key, "...")) if program.form else f"{key}: ..."
 
-    source = f"`{values.shown_file}`" if values.file is not None else "its configuration"
+    source = f"`{values.shown_file}`" if values.shown_file else "its configuration"
     wanted = [name for name in ("global_batch", "micro_batch", "accumulate") if name in keys]
     for name in wanted if "micro_batch" not in assigned else ():
         found = values.text(keys[name])

@@ -11,6 +11,7 @@ from oppa.problem.bounded_text import whole_number
 from oppa.problem.declaration import shown
 from oppa.problem.file_keys import at
 from oppa.problem.launch_line.words import Word
+from oppa.tuning.launch_line.hydra_file import HYDRA, read_hydra_file
 from oppa.tuning.launch_line.keyed_programs import KeyedProgram
 from oppa.tuning.launch_line.options import Options
 from oppa.tuning.launch_line.sources import LineSources
@@ -27,12 +28,17 @@ class KeyedValues:
     options: Options
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     file: Word | None = None
-    """The file as the line names it; None if it names none that is here."""
+    """The file as the line names it, of which trials get copies; None if it names none that is here, or a file of Hydra."""
+    of_hydra: str = ""
+    """Name of the file of Hydra, whose keys the line changes."""
 
     @classmethod
     def of(cls, sources: LineSources, program: KeyedProgram) -> "KeyedValues":
         """Return the keys of a line; raises InputError if its file cannot be read."""
         options = Options(sources.line.arguments, spelled=lambda name: name.lstrip("-"), bare=program.is_bare)
+        if program.file == HYDRA:
+            name, values = read_hydra_file(sources, options)
+            return cls(program=program, options=options, values=values, of_hydra=name)
         named = options.get(program.file, program.file.replace("_", "-")) if program.file not in ("", "first") else None
         words = [word for word in options.positional if PurePath(word.text).suffix in (".yaml", ".yml", ".json")]
         file = named.values[0] if named is not None and named.values else words[0] if words and program.file == "first" else None
@@ -45,7 +51,7 @@ class KeyedValues:
     @property
     def shown_file(self) -> str:
         """Return the name of the file; empty without one."""
-        return PurePath(self.file.text).name if self.file is not None else ""
+        return PurePath(self.file.text).name if self.file is not None else self.of_hydra
 
     def in_line(self, key: str) -> bool:
         """Return whether the line itself states a key."""
@@ -58,13 +64,28 @@ class KeyedValues:
         found = self._in_file(key)
         if found is not None:
             return found, self.shown_file
-        return (self.program.usual[key], f"default of {self.program.title}") if self._has_default(key) else (None, "")
+        if self._has_default(key):
+            return self.program.usual[key], f"default of {self.program.title}"
+        return None, self.of_hydra if self._is_in_file(key) else ""
 
     def _has_default(self, key: str) -> bool:
         """Return whether the program has a default for a key. A key of a table has one only where the table is stated."""
         above = key.rpartition(".")[0]
         in_table = not above or at(self.values, above) is not None or any(each.name.startswith(f"{above}.") for each in self.options.all)
         return key in self.program.usual and in_table
+
+    def words(self, key: str, value: Any) -> list[str]:
+        """Return the words that state a key in the line. Hydra refuses a key that its file lacks, unless `++` stands before it."""
+        option = self.options.get(key)
+        lacks = option.words[0].text.startswith("+") if option is not None else self.of_hydra and not self._is_in_file(key)
+        added = "++" if lacks and self.program.file == HYDRA else ""
+        return self.program.words(f"{added}{key}", value)
+
+    def _is_in_file(self, key: str) -> bool:
+        """Return whether the file has a key, which may be null."""
+        above, _, name = key.rpartition(".")
+        table = at(self.values, above) if above else self.values
+        return isinstance(table, Mapping) and name in table
 
     def _in_file(self, key: str) -> Any:
         """Return the file's value of a key, with what it refers to as `${other.key}`."""

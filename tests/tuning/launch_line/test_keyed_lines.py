@@ -119,6 +119,42 @@ def test_what_a_line_of_hydra_leaves_open_does_not_vary(job) -> None:
     assert made.problem.space["tp"].choices == (1, 2, 4, 8) and "pp = 2 stays as it is" in chunks.notes
 
 
+HYDRA = """
+defaults: [_self_, optional tp_overlap@model.ub: null]
+trainer: {devices: 8, num_nodes: 1, precision: bf16}
+exp_manager: {exp_dir: /mine, explicit_log_dir: /mine/log, create_checkpoint_callback: true}
+model:
+  {micro_batch_size: 2, global_batch_size: 64, tensor_model_parallel_size: 2, pipeline_model_parallel_size: 1, context_parallel_size: 1,
+   activations_checkpoint_granularity: null, activations_checkpoint_method: null}
+"""
+
+
+@pytest.mark.parametrize("named", ["--config-path=conf --config-name=my", "--config-path conf --config-name my.yaml", ""])
+def test_keys_of_a_file_of_hydra_are_changed_in_the_line(named, job) -> None:
+    program = '@hydra_runner(config_path="conf", config_name="my")\n'
+    line = f"python nlp/megatron_gpt_pretraining.py {named}".strip()
+    made = job(line, {"nlp/megatron_gpt_pretraining.py": program, "nlp/conf/my.yaml": HYDRA})
+    assert (made.problem.baseline.tp, made.problem.baseline.dp, made.meaning.global_batch, made.meaning.devices.count) == (2, 4, 64, 8)
+    assert made.meaning.origins["tp"] == "my.yaml" and made.problem.space["recompute"].choices == ("none", "selective", "full")
+    winner, files, trial = changed(made, tp=4, recompute="full")
+    granularity, layers = "model.activations_checkpoint_granularity=full", "++model.activations_checkpoint_num_layers=1"
+    added = {"model.tensor_model_parallel_size=4", granularity, layers}
+    assert winner.startswith(line) and not files and added <= {*winner.split()}
+    assert {"exp_manager.explicit_log_dir=null", "exp_manager.create_checkpoint_callback=false"} <= {*trial}
+    assert [word for word in trial if word.startswith("exp_manager.exp_dir=") and word.endswith("/writes/exp_dir")]
+
+
+def test_a_file_that_hydra_composes_of_others_is_not_read(job) -> None:
+    files = {"megatron_gpt_pretraining.py": "", "conf/my.yaml": HYDRA.replace("[_self_", "[base, _self_")}
+    made = job(f"{NEMO} --config-path=conf --config-name=my", files)
+    assert "cp" not in made.meaning.settings and "recompute" not in made.meaning.settings
+
+
+def test_a_key_that_the_line_adds_to_a_file_of_hydra_is_added_in_trials(job) -> None:
+    made = job(NEMO.replace("model.tensor_model", "+model.tensor_model"))
+    assert "++model.tensor_model_parallel_size=4" in changed(made, tp=4)[2]
+
+
 def test_the_devices_of_nemo_are_its_own_or_those_of_a_launcher(job) -> None:
     assert job(NEMO.replace("devices=8", "devices=4").replace("python", "torchrun --nproc-per-node 4")).meaning.devices.count == 4
     with pytest.raises(InputError, match=r"`trainer\.devices=8` and `trainer\.num_nodes=1` are 8 ranks, and the launcher starts 4"):
