@@ -17,6 +17,13 @@ from oppa.tuning.launch_line.recognise import trainer_options
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
 
+_PRINTS = re.compile(r"\bprint\([^\n]*(?:step|iter|loss|batch)|\blog\w*\.\w+\(|\btqdm|\btrange|set_log_level|oppa_client", re.IGNORECASE)
+"""Calls in a program's source that may print its steps, or let DeepSpeed print them."""
+_SILENT = (
+    "the program may print no steps, as DeepSpeed 0.19 prints its own only at log level `info`: print each step, or call "
+    '`deepspeed.utils.logging.set_log_level_from_string("info")`'
+)
+
 
 def understand(sources: LineSources, *, evidence: str) -> Meaning:
     """Return the meaning of a line of DeepSpeed.
@@ -48,6 +55,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     settings |= {"dp": sources.devices.count} if sources.devices.count and "pipeline" not in file.values and not has_pipeline else {}
     loads = _takes_batch_from_file(sources, options)
     hints = [] if loads else [next(batch_hints(sources), "the program's own batch argument is unknown: name it `{micro_batch}`")]
+    hints += [_SILENT] if "deepspeed" in sources.script and not _PRINTS.search(sources.script) else []
     edited = file.edited(batch="all" if loads and micro and global_batch else "none", more={"steps_per_print": 1})
     varied = ["zero_stage"] * (len(file.stages) > 1) + ["micro_batch"] * (loads and bool(micro) and bool(global_batch))
     return Meaning(

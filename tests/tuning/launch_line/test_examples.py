@@ -159,3 +159,19 @@ def test_what_deepspeed_offloads_is_stated_by_the_file_of_accelerate(job) -> Non
         settings=["batch.global_batch=64"],
     )
     assert {made.meaning.origins[name] for name in ("zero_stage", "offload_optimizer", "offload_params")} == {"c.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("line", "is_hinted"),
+    [
+        ("", True),
+        ('print("done")', True),
+        ('print(f"step {step} loss {loss}")', False),
+        ('deepspeed.utils.logging.set_log_level_from_string("info")', False),
+        ("for step in tqdm(loader): pass", False),
+    ],
+)
+def test_a_program_of_deepspeed_that_prints_no_steps_is_hinted_at(line, is_hinted, job) -> None:
+    source = f"import deepspeed\n{line}\ndeepspeed.initialize(args=args, training_data=data)\n"
+    made = job("deepspeed --num_gpus 8 train.py --deepspeed_config ds.json", {"train.py": source, "ds.json": '{"train_batch_size": 64}'})
+    assert any("set_log_level_from_string" in hint for hint in made.meaning.hints) is is_hinted
