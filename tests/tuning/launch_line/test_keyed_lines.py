@@ -325,6 +325,18 @@ def test_a_file_of_nanotron_states_every_degree(job) -> None:
         job("torchrun --nproc-per-node 4 run_train.py --config-file n.yaml", {"n.yaml": NANOTRON})
 
 
+def test_trials_of_nanotron_save_no_checkpoint_and_keep_what_its_tables_require(job, tmp_path) -> None:
+    saved = NANOTRON.replace("checkpoints_path: checkpoints", "checkpoints_path: checkpoints, checkpoint_interval: 10")
+    files = {"n.yaml": f"{saved}s3_upload: {{upload_s3_path: 's3://b/c', remove_after_upload: true}}\n"}
+    made = job("torchrun --nproc-per-node 8 run_train.py --config-file n.yaml", files)
+    keys = {"checkpoint_interval": 10**9, "save_initial_state": False, "save_final_state": False}
+    assert {f"checkpoints.{key}": value for key, value in keys.items()}.items() <= changed(made, micro_batch=1)[1].items()
+    assert {kind for name, kind in made.meaning.paths.items() if name.startswith("s3_upload.")} == {"read"}
+    each = next(each for each in made.problem.candidates() if each.micro_batch == 1)
+    text = write_files(made, each, tmp_path / "best")[0].read_text()
+    assert "checkpoint_interval: 10\n" in text and "save_final_state" not in text
+
+
 def test_a_program_of_the_same_name_without_the_marks_is_another_one(job) -> None:
     made = job(
         "torchrun --nproc-per-node 8 train.py c.yaml --bs '{bs=2:2,4}'", {"c.yaml": "lr: 1\n"}, settings=['command.paths."c.yaml"=read']
