@@ -68,7 +68,7 @@ def understand(sources: LineSources, *, evidence: str, name: str) -> Meaning:
         words=tuple(placed.words()),
         arguments=placed.arguments,
         files=tuple(placed.files()),
-        choices=_choices(program, assigned),
+        choices=_choices(program, assigned, model, sources),
         steps=program.steps,
         added=(*flags, *placed.added),
         paths=dict(_paths(values)),
@@ -222,10 +222,17 @@ def _assigned(values: KeyedValues, settings: Mapping[str, Value], sources: LineS
     return found
 
 
-def _choices(program: KeyedProgram, assigned: Mapping[str, Assignments]) -> dict[str, list[Value]]:
-    """Return the values of the parameters that have a choice of their own."""
+def _choices(
+    program: KeyedProgram, assigned: Mapping[str, Assignments], model: Mapping[str, Value], sources: LineSources
+) -> dict[str, list[Value]]:
+    """Return the values of the parameters that have a choice of their own. Tensor parallelism divides key and value heads."""
     varied = {name: choices for name, choices in program.choices.items() if name in assigned}
-    return {name: [int(value) if value.isdigit() else value for value in choices] for name, choices in varied.items()}
+    found: dict[str, list[Value]] = {
+        name: [int(value) if value.isdigit() else value for value in choices] for name, choices in varied.items()
+    }
+    if "tp" in assigned and "kv_heads" in model and sources.devices.count:
+        found["tp"] = [size for size in divisors(sources.devices.count) if int(model["kv_heads"]) % size == 0]
+    return found
 
 
 class _Placed:

@@ -325,6 +325,13 @@ def test_a_file_of_nanotron_states_every_degree(job) -> None:
         job("torchrun --nproc-per-node 4 run_train.py --config-file n.yaml", {"n.yaml": NANOTRON})
 
 
+def test_tensor_parallelism_divides_the_key_and_value_heads_that_a_file_states(job) -> None:
+    made = job("torchrun --nproc-per-node 8 run_train.py --config-file n.yaml", {"n.yaml": NANOTRON})
+    assert {each.tp for each in made.problem.candidates()} == {1, 2, 4}
+    fewer = job("torchrun --nproc-per-node 8 run_train.py --config-file n.yaml", {"n.yaml": NANOTRON.replace("heads: 4", "heads: 2")})
+    assert {each.tp for each in fewer.problem.candidates()} == {1, 2}
+
+
 def test_trials_of_nanotron_save_no_checkpoint_and_keep_what_its_tables_require(job, tmp_path) -> None:
     saved = NANOTRON.replace("checkpoints_path: checkpoints", "checkpoints_path: checkpoints, checkpoint_interval: 10")
     files = {"n.yaml": f"{saved}s3_upload: {{upload_s3_path: 's3://b/c', remove_after_upload: true}}\n"}
