@@ -71,7 +71,8 @@ PRIOR = Declared(
     files=(
         *NANOTRON.files,
         *("priors/hardware/A100-80GB.toml", "priors/hardware/A100-40GB.toml"),
-        *(f"priors/frameworks/{name}.toml" for name in ("fsdp", "megatron", "other")),
+        *(f"priors/frameworks/{name}.toml" for name in ("fsdp", "megatron", "deepspeed", "other")),
+        *(f"experiments/published/{name}.csv" for name in ("bloom_trials", "performance_pages")),
     ),
     data=(
         *ELDER_DATA,

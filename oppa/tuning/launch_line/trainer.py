@@ -195,8 +195,7 @@ class TrainerArguments:
 
     def hints_on_cpus(self, sources: LineSources) -> list[str]:
         """Return what ranks on CPUs need to train together."""
-        are_several = sources.devices.hosts == 1 and (self.devices or 1) > 1
-        lack = are_several and sources.on_cpus and not self.is_on("use_cpu")
+        lack = sources.on_cpus and sources.devices.hosts == 1 and (self.devices or 1) > 1 and not self.is_on("use_cpu")
         return ["ranks on CPUs exchange no gradients without `--use_cpu`: add it"] if lack else []
 
 

@@ -1,0 +1,62 @@
+"""Locks of torch's extensions: what a killed build leaves is removed, and what anything else holds stays."""
+
+import os
+import time
+
+import pytest
+from torch.utils.file_baton import FileBaton
+
+from oppa.trials.extension_locks import DIRECTORY, remove_left_locks
+
+
+@pytest.fixture
+def lock(tmp_path):
+    folder = tmp_path / "py311_cpu" / "fused_adam"
+    folder.mkdir(parents=True)
+    return folder / "lock"
+
+
+def remove(tmp_path, *, since=0.0):
+    remove_left_locks({DIRECTORY: str(tmp_path)}, since=since)
+
+
+def test_a_lock_that_no_process_holds_is_removed(lock, tmp_path) -> None:
+    lock.touch()
+    remove(tmp_path)
+    assert not lock.exists() and FileBaton(str(lock)).try_acquire()
+
+
+def test_a_lock_that_a_process_holds_stays_until_it_ends_its_build(lock, tmp_path) -> None:
+    baton = FileBaton(str(lock))
+    baton.try_acquire()
+    remove(tmp_path)
+    assert lock.exists()
+    baton.release()
+    assert not lock.exists()
+
+
+def test_a_lock_from_before_the_trial_stays(lock, tmp_path) -> None:
+    lock.touch()
+    os.utime(lock, (time.time() - 60,) * 2)
+    remove(tmp_path, since=time.time() - 30)
+    assert lock.exists()
+
+
+@pytest.mark.parametrize("variables", [{"XDG_CACHE_HOME": "{}/c"}, {"XDG_CACHE_HOME": "", "HOME": "{}"}])
+def test_without_the_variable_the_cache_is_torch_s_own(variables, tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv(DIRECTORY, raising=False)
+    known = {name: value.format(tmp_path) for name, value in variables.items()}
+    lock = tmp_path / ("c" if known["XDG_CACHE_HOME"] else ".cache") / "torch_extensions" / "py311_cpu" / "cpu_adam" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    remove_left_locks(known, since=0)
+    assert not lock.exists()
+
+
+@pytest.mark.slow
+def test_a_trial_that_is_killed_while_it_builds_leaves_no_lock(act, launcher, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv(DIRECTORY, str(tmp_path / "built"))
+    (tmp_path / "built" / "cpu_adam").mkdir(parents=True)
+    lock = tmp_path / "built" / "cpu_adam" / "lock"
+    assert act(f"shell 'touch {lock}'\nsleep 100", trial_time_s=3).outcome == "timed_out"
+    assert not lock.exists()
