@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from oppa.errors import JobError
+from oppa.errors import InputError, JobError, UndeclaredError
 from oppa.problem.command import ConfigFile, LaunchCommand, Originals, argument_of
+from oppa.problem.file_writes import HarmlessKeys, harmless_keys
+from oppa.problem.program_writes import ProgramWrites, program_writes
 from oppa.problem.settings_text import SUFFIXES, read_settings
 from oppa.problem.space import SearchSpace
 from oppa.problem.stated_words import folder_of
@@ -17,14 +19,12 @@ from oppa.problem.templates import without_escapes
 from oppa.problem.writes import (
     FileInLine,
     HarmlessArguments,
-    HarmlessKeys,
     WordChange,
     harmless,
-    harmless_keys,
     is_placeholder,
     require_known,
 )
-from oppa.problem.writes_file import PLAIN, UserKind, framework_of, writes
+from oppa.problem.writes_file import DECLARED, PLAIN, UserKind, framework_of, writes
 from oppa.regular_file import is_file
 
 _JSON_KINDS = ("deepspeed",)
@@ -49,13 +49,27 @@ def harmless_command(
     """
     framework = framework or framework_of(space.name)
     theirs = {word for known in space.parameters for word in argument_of(known).templates if word.startswith("--")}
-    found = harmless(framework, command.argv, paths=paths, elsewhere=theirs, experts=experts)
+    program = program_writes(command.argv)
+    found = harmless(framework, command.argv, paths=paths, elsewhere=theirs, defaults=program.defaults, experts=experts)
     require_known(found.unknown)
+    _require_no_path_in_code(program, paths)
     files, words, changes = _files(command, found, paths)
     declared = writes().program(framework)
     options = (name for name in theirs if (own := declared.options.get(declared.canonical(name))) and own.kind != "read")
     originals = Originals(argv=command.argv, files=command.files, options=tuple(sorted(options)), changes=_texts(changes))
     return dataclasses.replace(command, argv=words, files=files, environment=dict(found.environment), originals=originals)
+
+
+def _require_no_path_in_code(program: ProgramWrites, paths: Mapping[str, UserKind]) -> None:
+    """Raise UndeclaredError if the program writes a path of its own code, unless the user declares the program as read."""
+    if not program.paths or program.program in paths:
+        return
+    first = program.paths[0]
+    accepted = f"""`--set 'command.paths."{program.program}"=read'`"""
+    raise UndeclaredError(
+        f"`{program.program}` writes `{first.path}` (line {first.line}), which no option states, so trials would write it, too",
+        hint=f"make it an option of the program, such as `--output_dir`; if trials may write it or never do, add {accepted}",
+    )
 
 
 def _files(
@@ -66,14 +80,14 @@ def _files(
     words, changes = list(found.words), list(found.changes)
     named = {each.path.strip("{}"): each for each in found.files if each.path.strip("{}") in files}
     for name, file in files.items():
-        stated = named.get(name, FileInLine(option="", path="", keys=""))
+        stated = named.get(name, FileInLine(option="", path="", keys=PLAIN))
         keys = _keys(stated, Path(file.path), {**dict.fromkeys(file.keys, "read"), **paths}, folder)
         files[name] = dataclasses.replace(file, trial_keys=dict(keys.keys))
         changes += keys.changes
     copies = dict[str, str]()
     for each in (each for each in found.files if not is_placeholder(each.path)):
         path = folder / without_escapes(each.path)
-        if each.keys == PLAIN and not (path.suffix in SUFFIXES and is_file(path)):
+        if each.keys in (PLAIN, DECLARED) and not (path.suffix in SUFFIXES and is_file(path)):
             continue
         keys = _keys(each, path, paths, folder)
         if keys.keys:
@@ -98,14 +112,20 @@ def _keys(file: FileInLine, path: Path, paths: Mapping[str, UserKind], folder: P
     keys = harmless_keys(file.keys, _content(path, file.keys), paths=paths, folder=folder, is_sole=file.is_sole)
     require_known(keys.unknown)
     for inner in keys.files:
-        if _keys(inner, folder / inner.path, paths, folder).keys:
-            message = f"`{path}` names `{inner.path}` as `{inner.option}`, and that file writes"
-            raise JobError(message, hint="name that file in the launch line, so that trials get a copy of it")
+        if found := _keys(inner, folder / inner.path, paths, folder).keys:
+            message = f"`{path}` names `{inner.path}` as `{inner.option}`, and that file writes: `{'`, `'.join(found)}`"
+            raise JobError(message, hint="name that file in the launch line, so that trials get a copy of it, or turn these keys off there")
     return keys
 
 
 def _content(path: Path, kind: str) -> Mapping[str, Any]:
     """Return the tables of a file; raises InputError if it cannot be read."""
+    if kind == DECLARED:
+        try:
+            content = read_settings(path, hint=_HINT, error=JobError)
+        except InputError:
+            return {}  # the user's word for it counts
+        return content if isinstance(content, Mapping) else {}
     if path.suffix not in SUFFIXES and not (kind in _JSON_KINDS and is_file(path)):
         raise JobError(f"`{path}` is a file of settings that oppa cannot read, so it is not known what it declares", hint=_HINT)
     content = read_settings(path, hint=_HINT, error=JobError)

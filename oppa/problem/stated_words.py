@@ -4,12 +4,13 @@ import dataclasses
 import fnmatch
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from oppa.problem.launch_line.starters import MODULES, PYTHON, STARTERS
+from oppa.problem.settings_text import SUFFIXES
 from oppa.problem.templates import without_escapes
-from oppa.problem.writes_file import OptionTable, ProgramTable, UserKind, writes
+from oppa.problem.writes_file import DECLARED, OptionTable, ProgramTable, UserKind, writes
 from oppa.regular_file import exists, is_folder
 
 _OPTION = re.compile(r"-{1,2}[A-Za-z]")
@@ -26,12 +27,16 @@ _SUFFIXES = {
     *(".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".npy", ".npz", ".pkl", ".pickle", ".h5", ".hdf5", ".idx", ".tar", ".gz", ".zip"),
     *(".py", ".sh", ".out", ".err", ".prof", ".trace", ".model", ".nsys-rep", ".sqsh", ".sif", ".png"),
 }
+_SETTINGS = (".yaml", ".yml", ".toml")
+"""Suffixes of files that hold settings; a JSON file that an option names may be data."""
 _OF_TRIALS = ("{folder}", "{cache_folder}")
 """Folders of trials, of which no path needs a declaration."""
-_PATHS = {"out", "output", "outputs", "dir", "dirs", "directory", "path", "paths", "folder", "file", "filename"}
+_PATHS = {"out", "output", "outputs", "dir", "dirs", "directory", "path", "paths", "folder", "file", "filename", "logs", "tensorboard"}
+_WHOLE = {"o", "log", "tb", "load", "export", "dump", "write", "trace"}
+"""Names of paths that are parts of names of other things."""
 _PATH_ENDS = re.compile(r"(?!profile$)\w*(dir|file|folder|path)")
 """Matches parts of names such as `workdir` and `logfile`."""
-_SAVES = {"save", "saves", "checkpoint", "checkpoints", "ckpt", "ckpts"}
+SAVES = {"save", "saves", "checkpoint", "checkpoints", "ckpt", "ckpts", "resume", "autoresume", "snapshot", "snapshots"}
 """Parts of names that show what an option is for, whatever its value."""
 _NO_SAVES = {"no", "disable", "skip", "without", "activation", "activations", "gradient", "grad"}
 """Parts of names that mean that nothing is saved, or no file."""
@@ -143,12 +148,14 @@ def _stated(words: Sequence[str], index: int, declared: ProgramTable, paths: Map
     word = words[index]
     is_option = _OPTION.match(word) is not None
     if not is_option and not _KEY.match(word):
-        option = OptionTable(kind=paths[word]) if word in paths else None
+        option = OptionTable(kind=paths[word], file=_declared_file(paths[word], word, SUFFIXES)) if word in paths else None
         return StatedOption(name=word, key=word, values=(word,), words=(word,), option=option)
     spelt, equals, value = (glued["name"], "=", glued["value"]) if (glued := _GLUED.fullmatch(word)) else word.partition("=")
     name = spelt.lstrip("+~").rstrip("+")
     key, option = _declared(name, declared, paths)
     values = (value,) if equals else _values(words[index + 1 :], option)
+    if option is not None and name in paths and values:
+        option = option.model_copy(update={"file": _declared_file(option.kind, values[0], _SETTINGS)})
     taken = 1 if equals else 1 + len(values)
     own = words[index : index + taken]
     if option is not None and option.drop and values and values[-1].rpartition(".")[2] in option.drop:
@@ -166,6 +173,11 @@ def _declared(name: str, declared: ProgramTable, paths: Mapping[str, UserKind]) 
     above = (known for known, option in declared.options.items() if option.prefix and key.startswith(f"{known}."))
     known = next(above, None)
     return key, OptionTable(kind="disable") if known else None
+
+
+def _declared_file(kind: str, value: str, suffixes: Collection[str]) -> str:
+    """Return the table of the keys of a file of settings that the user declares as read; empty if the value is no such file."""
+    return DECLARED if kind == "read" and PurePath(value).suffix in suffixes else ""
 
 
 def _values(rest: Sequence[str], option: OptionTable | None) -> tuple[str, ...]:
@@ -233,9 +245,9 @@ def names_a_path(name: str, value: str) -> bool:
     parts = set(re.split(r"[-_.]+", name.lower()))
     if _is_of_trials(value) or name.endswith("class_path"):  # the path of a class, as jsonargparse has it
         return False
-    if parts & _SAVES:
+    if parts & SAVES:
         return not parts & _NO_SAVES and value.lower() not in _OFF
-    is_path = name == "-o" or any(part in _PATHS or _PATH_ENDS.fullmatch(part) for part in parts)
+    is_path = name.lstrip("-") in _WHOLE or any(part in _PATHS or _PATH_ENDS.fullmatch(part) for part in parts)
     return is_path and not is_switch(value) and not _NUMBER.fullmatch(value)
 
 

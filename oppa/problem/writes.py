@@ -14,9 +14,9 @@ from typing import Any
 
 from oppa.errors import UndeclaredError
 from oppa.plain_text import clipped
+from oppa.problem.program_writes import OptionDefault
 from oppa.problem.settings_text import SUFFIXES
 from oppa.problem.stated_words import (
-    HERE,
     StatedOption,
     folder_of,
     has_suffix,
@@ -29,9 +29,10 @@ from oppa.problem.stated_words import (
     stated_assignments,
     stated_options,
 )
+from oppa.problem.templates import without_escapes
 from oppa.problem.trial_values import WRITES
-from oppa.problem.writes_file import FileTable, KeyTable, Kind, OptionTable, ProgramTable, UserKind, writes
-from oppa.regular_file import exists
+from oppa.problem.writes_file import PLAIN, Kind, OptionTable, ProgramTable, UserKind, writes
+from oppa.regular_file import exists, is_file
 
 _PLACEHOLDER = re.compile(r"\{\w+\}")
 _INPUTS = {
@@ -39,11 +40,15 @@ _INPUTS = {
     *("pretrain", "pretrained", "image", "images", "video", "audio"),
 }
 """Parts of names of what a program usually only reads."""
-_OUTPUTS = {
+OUTPUTS = {
     *("out", "output", "outputs", "outdir", "save", "saves", "saved", "log", "logs", "cache", "result", "results", "dump", "write"),
     "export",
 }
 """Parts of names of what a program writes."""
+_CONFIGS = {"cfg", "conf", "config", "configs", "yaml", "args", "params", "recipe"}
+"""Parts of names of files of settings."""
+_RESUMES = {"resume", "resumes", "autoresume", "load"}
+"""Parts of names of what continues an earlier run."""
 _FOLDERS = {"dir", "dirs", "directory", "folder"}
 """Parts of names of folders: a model in one may be read or written."""
 REASONS: Mapping[Kind, str] = {
@@ -100,17 +105,7 @@ class HarmlessArguments:
     changes: tuple[WordChange, ...] = ()
     unknown: tuple[UnknownPath, ...] = ()
     files: tuple[FileInLine, ...] = ()
-    """Configuration files among the words; see `harmless_keys`."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class HarmlessKeys:
-    """Describes the keys of a configuration file that trials set; a text is a template."""
-
-    keys: Mapping[str, Any]
-    changes: tuple[WordChange, ...] = ()
-    unknown: tuple[UnknownPath, ...] = ()
-    files: tuple[FileInLine, ...] = ()
+    """Configuration files among the words; see `file_writes.harmless_keys`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +130,7 @@ def harmless(
     *,
     paths: Mapping[str, UserKind] | None = None,
     elsewhere: Collection[str] = (),
+    defaults: Sequence[OptionDefault] = (),
     is_whole: bool = True,
     experts: bool = False,
 ) -> HarmlessArguments:
@@ -145,6 +141,7 @@ def harmless(
         words: The whole line, with what starts the program; or only the words after the program.
         paths: Kinds that the user declares for options, keys, variables and words.
         elsewhere: Options that trials get in another way, so that they are not stated here.
+        defaults: Options that the program declares with a text as their default.
         is_whole: True if the words are the whole line.
         experts: True if the model is a mixture of experts, whose routing trials balance.
 
@@ -158,7 +155,7 @@ def harmless(
     stated = {each.key for each in own}
     starter = [_piece(each, {each.key for each in front}, folder) for each in front]
     program = [_piece(each, stated, folder, declared) for each in own]
-    added = [*_added(declared, stated, experts=experts)]
+    added = [*_added(declared, stated, experts=experts), *_defaulted(defaults, declared, {*stated, *elsewhere}, given, folder)]
     if not elsewhere and (sole := _sole_file(own, declared, folder)) is not None:
         program, added = [sole], []
     name = [_Piece(name=word, original=(word,), trial=(word,)) for word in words[max(start, 0) : start + 1]]
@@ -175,49 +172,6 @@ def harmless(
         unknown=tuple(each.unknown for each in pieces if each.unknown),
         files=tuple(each.file for each in pieces if each.file),
     )
-
-
-def harmless_keys(
-    keys: str, content: Mapping[str, Any], *, paths: Mapping[str, UserKind] | None = None, folder: Path = HERE, is_sole: bool = False
-) -> HarmlessKeys:
-    """Return what trials set in a configuration file.
-
-    Args:
-        keys: A table under `[files]` of writes.toml, such as `deepspeed`; another name declares no key.
-        content: The file's content.
-        paths: Kinds that the user declares for dotted keys.
-        folder: The folder in which the program starts.
-        is_sole: True if the file is the program's sole argument, so that it has what trials add otherwise.
-    """
-    declared, given = writes().files.get(keys, FileTable()), paths or {}
-    changes, unknown, files = list[WordChange](), list[UnknownPath](), list[FileInLine]()
-    for name, value in _entries(content, declared):
-        key = KeyTable(kind=given[name]) if name in given else declared.keys.get(name) or _variable(keys, name)
-        if key is None:
-            if not declared.is_other(name) and _is_unknown(name, value, folder):
-                unknown.append(UnknownPath(name=name, value=str(value)))
-        elif key.file and isinstance(value, str):
-            files += [] if is_switch(value) or is_placeholder(value) else [FileInLine(option=name, path=value, keys=key.file)]
-        elif key.file and isinstance(value, Mapping):
-            unknown += _inside(name, key.file, value, given, folder)
-        else:
-            now = _value_of(key, name, value)
-            if key.drop and _is_unknown("", now, folder):
-                unknown.append(UnknownPath(name=name, value=str(now)))
-            changes += [WordChange(name=name, original=(value,), trial=(now,), reason=REASONS[key.kind])] if now != value else []
-            added = {each: to for each, to in key.also.items() if content.get(each) != to}
-            changes += [WordChange(name=each, original=(), trial=(to,), reason=REASONS["disable"]) for each, to in added.items()]
-    known = {*content, *given, *(each.name for each in changes)}
-    changes += [_added_key(name, key) for name, key in declared.keys.items() if is_sole and key.always and name not in known]
-    return HarmlessKeys(
-        keys={each.name: each.trial[0] for each in changes}, changes=tuple(changes), unknown=tuple(unknown), files=tuple(files)
-    )
-
-
-def _added_key(name: str, key: KeyTable) -> WordChange:
-    """Return a key that trials set although the file does not have it."""
-    value = _place(key.kind, name, "") if key.kind in ("redirect", "cache") else key.to
-    return WordChange(name=name, original=(), trial=(value,), reason=REASONS[key.kind])
 
 
 def is_placeholder(value: str) -> bool:
@@ -240,15 +194,19 @@ def require_known(unknown: Sequence[UnknownPath]) -> None:
 def _likely(unknown: UnknownPath) -> UserKind:
     """Return the kind to propose: a switch, a number, a script, a file of settings and an input are read, not redirected."""
     parts = set(re.split(r"[-_.]+", unknown.name.lower()))
-    is_input = bool(parts & _INPUTS or ("model" in parts and not parts & _FOLDERS)) and not parts & _OUTPUTS
-    is_file = unknown.name == unknown.value and PurePath(unknown.value).suffix in (*SUFFIXES, ".py", ".sh", ".jsonl")
-    return "read" if is_file or is_input or is_switch(unknown.value) or is_number(unknown.value) else "redirect"
+    is_input = bool(parts & _INPUTS or ("model" in parts and not parts & _FOLDERS)) and not parts & OUTPUTS
+    is_positional = unknown.name == unknown.value and PurePath(unknown.value).suffix in (*SUFFIXES, ".py", ".sh", ".jsonl")
+    is_settings = parts & _CONFIGS and PurePath(unknown.value).suffix in SUFFIXES
+    is_read = is_positional or is_settings or is_input or is_switch(unknown.value) or is_number(unknown.value)
+    return "read" if is_read else "disable" if parts & _RESUMES else "redirect"
 
 
 def _piece(stated: StatedOption, names: set[str], folder: Path, declared: ProgramTable | None = None) -> _Piece:
     """Return what becomes of an option in trials; without a table it is one in front of the program."""
     option, same = stated.option, _Piece(name=stated.name, original=stated.words, trial=stated.words)
     if option is None:
+        if declared is not None and not declared.sole_file and stated.name == stated.value and _is_settings(stated.value, folder):
+            return dataclasses.replace(same, file=FileInLine(option=stated.name, path=stated.value, keys=PLAIN))
         unknown = None if stated.is_other else _unknown(stated, folder, declared)
         return dataclasses.replace(same, unknown=unknown)
     if set(option.unless) & names or "{folder}" in stated.value:
@@ -258,6 +216,11 @@ def _piece(stated: StatedOption, names: set[str], folder: Path, declared: Progra
     if option.file and not is_switch(stated.value):
         return dataclasses.replace(same, file=FileInLine(option=stated.name, path=stated.value, keys=option.file))
     return dataclasses.replace(same, trial=_trial_words(stated, option), reason=REASONS[option.kind])
+
+
+def _is_settings(value: str, folder: Path) -> bool:
+    """Return whether a word names a readable file of settings."""
+    return PurePath(value).suffix in SUFFIXES and is_file(folder / without_escapes(value))
 
 
 def _sole_file(own: Sequence[StatedOption], declared: ProgramTable, folder: Path) -> _Piece | None:
@@ -276,7 +239,7 @@ def _trial_words(stated: StatedOption, option: OptionTable) -> tuple[str, ...]:
         return option.replacement
     match option.kind:
         case "redirect" | "cache":
-            return stated.with_value(_place(option.kind, stated.name, stated.value)) if stated.values else stated.words
+            return stated.with_value(place_of(option.kind, stated.name, stated.value)) if stated.values else stated.words
         case "disable":
             return ()
     return stated.words
@@ -298,10 +261,34 @@ def _added(declared: ProgramTable, stated: set[str], *, experts: bool) -> Iterat
     for name, option in declared.options.items():
         words = option.replacement
         names = {name, declared.canonical(words[0].partition("=")[0])} if words else {name}
-        is_due = experts if option.kind == "balance" else option.always
+        is_due = experts if option.kind == "balance" else option.always and (not option.added_with or bool({*option.added_with} & stated))
         if is_due and not {*names, *option.unless, *option.not_added_with} & stated:
-            trial = (name, _place(option.kind, name, "")) if words is None else words
+            trial = (name, place_of(option.kind, name, "")) if words is None else words
             yield _Piece(name=name, original=(), trial=trial, reason=REASONS[option.kind])
+
+
+def _defaulted(
+    defaults: Sequence[OptionDefault], declared: ProgramTable, stated: Collection[str], given: Mapping[str, UserKind], folder: Path
+) -> Iterator[_Piece]:
+    """Yield the words that trials have, or what is unknown, because of defaults that the line does not state."""
+    for default in defaults:
+        name, value = default.names[0], default.value
+        keys = [declared.canonical(each) for each in default.names]
+        kind: Kind | None = next((given[each] for each in default.names if each in given), None)
+        option = next((declared.options[key] for key in keys if key in declared.options), None)
+        if {*keys, *default.names} & {*stated} or kind == "read" or (option is not None and option.always):
+            continue
+        kind = kind or (option.kind if option is not None else None)
+        if kind in ("redirect", "cache"):
+            trial = (f"{name}={place_of(kind, name, value)}",)
+            yield _Piece(name=name, original=(), trial=trial, reason=REASONS[kind])
+        elif option is not None and option.file and _is_settings(value, folder):
+            file = FileInLine(option=name, path=value, keys=option.file)
+            yield _Piece(name=name, original=(), trial=(f"{name}={value}",), reason=REASONS["read"], file=file)
+        elif not any(key in declared.others for key in keys) and (option is None or option.kind == "disable"):
+            found = UnknownPath(name=name, value=value, why="is the default of the program, which the line does not state")
+            if (looks_like_path(value, folder) or names_a_path(name, value)) and _likely(found) != "read":
+                yield _Piece(name=name, original=(), trial=(), unknown=found)
 
 
 def _unknown(stated: StatedOption, folder: Path, declared: ProgramTable | None) -> UnknownPath | None:
@@ -320,63 +307,7 @@ def _unknown(stated: StatedOption, folder: Path, declared: ProgramTable | None) 
     return None
 
 
-def _entries(content: Mapping[str, Any], declared: FileTable, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys with their values; a table is divided unless it is declared as a whole."""
-    for key, value in content.items():
-        name = f"{above}{key}"
-        if isinstance(value, Mapping) and name not in declared.keys:
-            yield from _entries(value, declared, f"{name}.")
-        else:
-            yield name, value
-
-
-def _inside(name: str, keys: str, content: Mapping[str, Any], given: Mapping[str, UserKind], folder: Path) -> Iterator[UnknownPath]:
-    """Yield what writes in a table that stands in the place of a configuration file."""
-    below = {each.removeprefix(f"{name}."): kind for each, kind in given.items()}
-    found = harmless_keys(keys, content, paths=below, folder=folder)
-    for change in (each for each in found.changes if each.original):
-        yield UnknownPath(name=f"{name}.{change.name}", value=str(change.original[0]), why="writes")
-    for each in found.unknown:
-        yield dataclasses.replace(each, name=f"{name}.{each.name}")
-
-
-def _variable(keys: str, name: str) -> KeyTable | None:
-    """Return what becomes of a variable that a file of Transformers sets under `env`; None for variables that trials do not set."""
-    text = writes().environment.set.get(name.removeprefix("env.")) if keys == "transformers" and name.startswith("env.") else None
-    return None if text is None else KeyTable(kind="disable", to=text)
-
-
-def _is_unknown(name: str, value: Any, folder: Path) -> bool:
-    """Return whether a value of a file looks like a path, by itself or by its key."""
-    if isinstance(value, list):
-        return any(_is_unknown("", each, folder) for each in value)
-    if isinstance(value, Mapping):
-        return any(_is_unknown(key, each, folder) for key, each in value.items())
-    if isinstance(value, str):
-        return bool(value) and not is_placeholder(value) and (looks_like_path(value, folder) or names_a_path(name, value))
-    return isinstance(value, bool) and names_a_path(name, str(value))
-
-
-def _value_of(key: KeyTable, name: str, value: Any) -> Any:
-    """Return the value that a key has in trials."""
-    if key.drop:
-        own = value if isinstance(value, list) else []
-        return [each for each in own if _class_of(each) not in key.drop] if own else value
-    match key.kind:
-        case "redirect" | "cache":
-            return _place(key.kind, name, value) if isinstance(value, str) and value else value
-        case "disable" | "report":
-            return key.to
-    return value
-
-
-def _class_of(entry: Any) -> str:
-    """Return the class that an entry of a list names, without its module."""
-    text = entry.get("class_path", "") if isinstance(entry, Mapping) else entry
-    return str(text).rpartition(".")[2]
-
-
-def _place(kind: Kind, name: str, value: str) -> str:
+def place_of(kind: Kind, name: str, value: str) -> str:
     """Return where trials write in place of a value: a template, with the value's suffix if it names a file."""
     stem = re.sub(r"[^\w.-]+", "-", name.strip("-+~$")) or "path"
     suffix = value[value.rindex(".") :] if has_suffix(value) else ""

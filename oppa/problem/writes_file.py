@@ -17,6 +17,8 @@ UserKind = Literal["redirect", "cache", "disable", "read"]
 """Kinds that a user may declare for a path of the program's own."""
 PLAIN = "plain"
 """The table of programs that use no known framework."""
+DECLARED = "declared"
+"""Stands for the table of a settings file that the user declares as read: its known keys count, and others if they name an output."""
 
 
 class OptionTable(DeclaredTable):
@@ -27,6 +29,7 @@ class OptionTable(DeclaredTable):
     words: str | None = None
     always: bool = False
     unless: tuple[str, ...] = Field(default=(), strict=False)
+    added_with: tuple[str, ...] = Field(default=(), strict=False)
     not_added_with: tuple[str, ...] = Field(default=(), strict=False)
     prefix: bool = False
     drop: tuple[str, ...] = Field(default=(), strict=False)

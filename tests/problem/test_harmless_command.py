@@ -206,3 +206,25 @@ def test_the_winner_starts_with_the_users_own_file(load, tmp_path):
     write_files(tmp_path / "best", export("torchrun", problem, problem.candidates().configuration(0)))
     ran = subprocess.run(["sh", "best/run.sh"], capture_output=True, text=True, timeout=100, check=False)
     assert ran.returncode == 0 and "{'enabled': True}" in ran.stdout, ran.stderr
+
+
+def test_a_positional_file_of_settings_is_copied_if_it_writes(load, tmp_path):
+    line = "python train.py config.yaml --batch {micro_batch}"
+    (tmp_path / "config.yaml").write_text("lr: 1\n")
+    assert "config.yaml" in words(load('command.framework = "plain"', line=line))
+    (tmp_path / "config.yaml").write_text("output_dir: mine\n")
+    for settings in ((), ['command.paths."config.yaml"=read']):
+        problem = load('command.framework = "plain"', line=line, settings=settings)
+        (file,) = problem.command.files
+        assert file.trial_keys == {"output_dir": "{folder}/writes/output_dir"} and "/study/trials/3/config.yaml" in words(problem)
+        assert "config.yaml" in words(problem.restored)
+
+
+def test_a_file_of_settings_that_is_declared_as_read_is_refused_only_for_keys_that_name_an_output(load, tmp_path):
+    line = "python train.py --spec my.yaml --batch {micro_batch}"
+    (tmp_path / "my.yaml").write_text("images: a/b\nnested: {ckpt_dir: a/b}\n")
+    with pytest.raises(JobError, match=r"`nested\.ckpt_dir a/b` looks like a path: it") as refused:
+        load('command.framework = "plain"', line=line, settings=['command.paths."--spec"=read'])
+    assert "images" not in refused.value.message
+    (tmp_path / "my.yaml").write_text("images: [\n")
+    load('command.framework = "plain"', line=line, settings=['command.paths."--spec"=read'])

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from oppa.errors import JobError
-from oppa.problem.writes import harmless, harmless_keys, require_known
+from oppa.problem.file_writes import harmless_keys
+from oppa.problem.writes import harmless, require_known
 
 
 @pytest.mark.parametrize(
@@ -29,3 +30,15 @@ def test_what_is_named_like_an_input_is_proposed_to_be_read(words, kind):
 def test_a_text_of_several_lines_is_no_path():
     assert harmless_keys("transformers", {"system_prompt": "First think, then answer:\n<think>\n...\n</think>"}).unknown == ()
     assert [each.name for each in harmless_keys("transformers", {"prompts": "data/prompts"}).unknown] == ["prompts"]
+
+
+@pytest.mark.parametrize("word", ["--resume", "--auto-resume true", "--resume_from mine", "--load mine", "--snapshot mine"])
+def test_what_continues_an_earlier_run_is_unknown(word):
+    found = harmless("plain", ["python", "train.py", *word.split()])
+    assert [each.name for each in found.unknown] == [word.split()[0]]
+
+
+@pytest.mark.parametrize("word", ["--logs mine", "--tb mine", "--tensorboard mine", "--export mine", "--dump mine", "--log mine"])
+def test_a_name_without_a_slash_is_a_path_where_the_option_names_an_output(word):
+    assert harmless("plain", ["python", "train.py", *word.split()]).unknown
+    assert not harmless("plain", ["python", "train.py", word.split()[0], "true", "--log-level", "info", "--log-every", "10"]).unknown

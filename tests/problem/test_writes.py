@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from oppa.errors import InputError, JobError
-from oppa.problem.writes import harmless, harmless_keys, require_known
+from oppa.problem.file_writes import harmless_keys
+from oppa.problem.writes import harmless, require_known
 from oppa.problem.writes_file import framework_of, writes
 
 FRAMEWORKS = ("megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "transformers", "lightning", "plain")

@@ -14,6 +14,7 @@ from oppa.errors import InputError
 from oppa.problem.configuration import Value
 from oppa.problem.file_keys import at
 from oppa.problem.space_file import divisors
+from oppa.problem.stated_words import names_a_path
 from oppa.problem.templates import spelled
 from oppa.tuning.formats.transformers import stage_of
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
@@ -251,7 +252,9 @@ class _Placed:
         if not values.program.form and values.file is None:
             return
         folders = {key: to for key, to in values.program.trial.items() if isinstance(to, str) and placeholders(to)}
-        self.put("", {key: to for key, to in values.program.trial.items() if key not in folders})
+        off = {key: to for key, to in values.program.off.items() if values.stated(key)[1]}
+        others = {key: to for key, to in {**values.program.trial, **off}.items() if key not in folders}
+        self.put("", {key: to for key, to in others.items() if values.in_line(key) or at(values.values, key) != to})
         in_file = {key for key in folders if values.file is not None and at(values.values, key) is not None and not values.in_line(key)}
         self.put("", {key: to for key, to in folders.items() if key not in in_file}, in_line=True)
         if values.of_hydra:
@@ -299,13 +302,18 @@ def _precision(values: KeyedValues) -> str:
 
 
 def _paths(values: KeyedValues) -> Iterator[tuple[str, str]]:
-    """Yield what the program does with each path that the line or the file states."""
+    """Yield what the program does with each path and whole table that the line or the file states, and with what trials state."""
+    yield from ((name, kind) for name, kind in values.program.paths.items() if isinstance(at(values.values, name), Mapping))
     stated = [word.text.partition("=")[0] for option in values.options.all for word in option.words[:1]]
     stated += [word.text for word in values.options.positional]
     stated += [*_dotted(values.values)] if values.file is not None else []
     for name in dict.fromkeys(stated):
         if kind := _use(values, name):
             yield name, kind
+    for key, to in {**values.program.trial, **values.program.off}.items():
+        if names_a_path(key, str(to)) and not placeholders(str(to)):
+            in_line = values.program.words(key, to)[0].partition("=")[0] if values.program.form else key
+            yield from dict.fromkeys((key, in_line), "read").items()
 
 
 def _use(values: KeyedValues, name: str) -> str:

@@ -46,6 +46,7 @@ class KeyedProgram:
     devices: str = ""
     hosts: str = ""
     trial: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    off: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     flags: Sequence[str] = ()
     paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
     steps: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -42,3 +42,16 @@ def test_a_recipe_without_overrides_is_understood_and_leaves_all_open(job) -> No
     with pytest.raises(InputError, match="it is understood as Megatron-Bridge") as refused:
         job(LINE)
     assert "model.tensor_model_parallel_size=..." in refused.value.hint
+
+
+def test_the_folders_of_the_runners_options_are_not_those_of_trials(job) -> None:
+    made = job(f"{LINE} --save_dir /mine --load_dir /mine --save_interval 10 -mb 1 -gb 64")
+    words = made.problem.command.argv
+    assert "/mine" not in words and {"checkpoint.save=null", "checkpoint.load=null"} <= {*words}
+
+
+def test_the_indices_of_a_data_set_are_written_into_a_folder_of_the_study(job) -> None:
+    line = f"{LINE} -mb 1 -gb 64".replace("mock", "megatron-indexed")
+    words = job(f"{line} dataset.data_path=/data/a_text_document").problem.command.argv
+    assert "dataset.path_to_cache={cache_folder}/dataset.path_to_cache" in words
+    assert not [word for word in job(line).problem.command.argv if "path_to_cache" in word]
