@@ -231,3 +231,10 @@ def test_text_that_states_no_step_is_none_and_is_not_kept():
     for line in ("epochs: 3", "learning rate 1e-3", "saved in 3.2 s", "x" * 100_000, "step 1 " * 100_000, "1 step", *SETUP):
         assert seen.read([line] * 20, 1.0) == []
     assert not seen.lines and not seen.name
+
+
+def test_the_time_of_a_micro_batch_of_litgpt_is_not_that_of_a_step():
+    seen = recognition.Recognition()
+    line = "Epoch 1 | iter {} step {} | loss train: 6.4, val: n/a | iter time: 6.08 ms{} remaining time: 1:53:43"
+    seen.read([line.format(2 * step + part, step + part, " (step)" * part) for step in range(3) for part in range(2)], 1.0)
+    assert seen.name == "litgpt"
