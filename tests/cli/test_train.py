@@ -239,6 +239,21 @@ def test_the_watcher_outlives_an_attempt_that_takes_long_to_come_back(tmp_path, 
     assert ["2.00 steps/s" in line for line in said] == [True, False] and "4.00 steps/s" in said[1], "each attempt at its own speed"
 
 
+def test_a_step_is_printed_once_however_long_the_next_one_takes(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(run_view, "LINE_S", 0.0)
+    (tmp_path / "job.toml").write_text(TRAIN_JOB)
+    run = RunSpec(uuid="u", problem=load_job(tmp_path / "job.toml"), configuration=Configuration(dp=2, global_batch=8, micro_batch=4))
+    facts = {"loss": 1.0, "learning_rate": 1e-3, "configuration": "c", "global_batch": 8, "noise_scale": None, "health": "no_signal"}
+    with contextlib.closing(ledger.Ledger(tmp_path)) as written:
+        watcher = run_view.RunView(run, tmp_path, Interruption())
+        watcher.began(tmp_path / "0001")
+        for step in range(2):
+            written.write(ledger.STEP, step=step, samples=[8 * step, 8 * step + 8], step_time_s=0.5, updated=True, **facts)
+            for _ in range(3):
+                watcher.tick()
+    assert capsys.readouterr().err.count("steps/s") == 2
+
+
 @pytest.mark.parametrize(("policy", "measured", "warned"), [("goodput", 60, 0), ("goodput", 1, 0), ("goodput", 0, 1), ("stagewise", 0, 0)])
 def test_a_policy_without_its_measurement_is_said_once(policy, measured, warned, tmp_path, capsys) -> None:
     (tmp_path / "job.toml").write_text(TRAIN_JOB)

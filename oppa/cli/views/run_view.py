@@ -169,6 +169,8 @@ class RunView(RunCallback):
         self._times = deque[float](maxlen=RECENT)
         self._steps_of_attempt = 0
         self._shown_at = time.monotonic()
+        self._shown: Line | None = None
+        """The step of the last line, which is not printed twice."""
         self._said = ""
         """The last event that was shown."""
         self._ratio = needed_ratio(run.policy) if run.problem.command else ""
@@ -258,14 +260,14 @@ class RunView(RunCallback):
         return _NO_PARTS if self._run.problem.command else (_NO_PARTS[0], _SEVERAL)
 
     def _show(self) -> None:
-        """Redraw the live view on a terminal; elsewhere print a line, once a step was taken."""
+        """Redraw the live view on a terminal; elsewhere print a line if a step was taken since the last one."""
         is_terminal = style.err().is_terminal
         is_due = time.monotonic() - self._shown_at >= (REFRESH_S if is_terminal else LINE_S)
         if is_due and is_terminal:
             self._shown_at = time.monotonic()
             self.live.update(self._view(), refresh=True)
-        elif is_due and self._last:
-            self._shown_at = time.monotonic()
+        elif is_due and self._last and self._last is not self._shown:
+            self._shown_at, self._shown = time.monotonic(), self._last
             style.err().print("   ".join(f"{name} {value}" for name, value in self._facts(self._last) if name != "layout"))
 
     def _view(self) -> RenderableType:
