@@ -12,7 +12,7 @@ from pydantic import Field
 from oppa.cluster.scaling import Settings
 from oppa.control.rl.reward import Form, Reward
 from oppa.errors import InputError
-from oppa.problem.declaration import Count, DeclaredTable, Latency, Seconds
+from oppa.problem.declaration import Count, DeclaredTable, Delay, Seconds
 from oppa.problem.settings import validate_with
 
 T = TypeVar("T", bound=DeclaredTable)
@@ -56,7 +56,7 @@ class ElasticTable(DeclaredTable):
     """Validates `elastic`: how elastic jobs scale."""
 
     replicas: bool = False
-    start: Latency = 60.0
+    start: Delay = 60.0
 
 
 class ScalingOptions(DeclaredTable):

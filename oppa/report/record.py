@@ -35,18 +35,18 @@ class Section:
 
 
 @contextlib.contextmanager
-def written(folder: Path) -> Iterator[None]:
-    """Create a folder, and guard the writes to it in a `with` block; raises InputError if one fails."""
+def written(folder: Path, *, named: str = "folder") -> Iterator[None]:
+    """Create a folder, and guard the writes to it in a `with` block; raises InputError, whose hint has what `--out` names, if one fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
-        raise InputError(f"`{folder}` cannot be written: {error.strerror}", hint="name another folder: `--out FOLDER`") from None
+        raise InputError(f"`{folder}` cannot be written: {error.strerror}", hint=f"name another {named}: `--out {named.upper()}`") from None
 
 
-def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write texts to files, by name; raises InputError if one cannot be written."""
-    with written(folder):
+def write_texts(folder: Path, texts: Mapping[str, str], *, named: str = "folder") -> None:
+    """Write texts to files, by name; raises InputError, whose hint has what `--out` names, if one cannot be written."""
+    with written(folder, named=named):
         for name, text in texts.items():
             (folder / name).write_text(text)
 

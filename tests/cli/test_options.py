@@ -248,3 +248,13 @@ def test_verbose_logs_to_stderr(oppa) -> None:
 
 def test_completion_stays(oppa) -> None:
     assert "--install-completion" in oppa("--help").stdout
+
+
+def test_a_policy_that_only_shares_batches_has_no_plan(oppa) -> None:
+    done = oppa("plan", "--table", "t", "--noise", "r", "--policy", "proportional", code=2)
+    assert "`--policy proportional` has no stages to plan" in done.stderr and "hint: use `goodput`" in done.stderr
+
+
+def test_the_example_of_a_start_up_time_is_a_time_of_a_start(oppa) -> None:
+    done = oppa("cluster", "simulate", "trace.csv", "--gpus", 8, "--set", "elastic.start=5", code=2)
+    assert '"60 s"' in done.stderr and "3 us" not in done.stderr

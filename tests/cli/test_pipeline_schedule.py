@@ -55,6 +55,12 @@ def test_a_schedule_by_name_is_shown_as_it_is(oppa, times):
     assert figures["peak_memory"] == [3, 2, 1] and figures["least_span_ms"] is None
 
 
+def test_a_schedule_that_cannot_be_written_names_another_file(oppa, times):
+    (oppa.folder / "taken").write_text("")
+    done = oppa("pipeline-schedule", *times, "--schedule", "1f1b", "--out", "taken/order.csv", code=2)
+    assert "`taken` cannot be written" in done.stderr and "hint: name another file: `--out FILE`" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

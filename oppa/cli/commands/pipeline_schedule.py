@@ -117,7 +117,8 @@ def _write(found: "SearchedSchedule", out: Path, title: str) -> None:
         title += f"; rank {ranks} recomputes activations"
         warning = f"the CSV cannot state that rank {ranks} recomputes activations: wrap their layers in torch.utils.checkpoint"
         style.err().print(f"{warning}, or search with --set search.recompute=false", markup=False)
-    write_texts(out.parent, {out.name: to_csv(found.schedule), chart.name: standalone(gantt(found.execution, description=title))})
+    texts = {out.name: to_csv(found.schedule), chart.name: standalone(gantt(found.execution, description=title))}
+    write_texts(out.parent, texts, named="file")
     style.err().print(f"written: {out}, {chart}", markup=False)
 
 

@@ -35,7 +35,7 @@ def plan(
     """
     from oppa.cli.views import style
     from oppa.control.plan import launches, plan_of_run
-    from oppa.control.registry import policy_of
+    from oppa.control.registry import needs_table, policy_of
     from oppa.table.table import Table
     from oppa.training.run import ledger
     from oppa.training.run.run_folder import RunSpec
@@ -43,10 +43,14 @@ def plan(
 
     if to not in ("", "megatron"):
         raise InputError(f"`--to {to}` is unknown", hint="use `megatron`, or remove --to")
+    choose = policy_of(policy)
+    if not needs_table(policy):
+        hint = "use `goodput`, `critical-batch`, `norm-test` or `stagewise`"
+        raise InputError(f"`--policy {policy}` has no stages to plan: it only shares each batch among the workers of a run", hint=hint)
     run, profiled = RunSpec.read(noise), Table.read(table)
     profiled.origin.require_model_of(run.problem)
     lines = ledger.standing(ledger.read(noise))
-    found = plan_of_run(run, lines, profiled, policy_of(policy), samples=samples, reconfiguration_s=cost)
+    found = plan_of_run(run, lines, profiled, choose, samples=samples, reconfiguration_s=cost)
     seq_len = run.problem.model.seq_len
     if as_json:
         style.print_json([{"tokens": stage.samples * seq_len, **stage.to_dict()} for stage in found.stages])
