@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from oppa.cli.commands import train_policy
+from oppa.control.rl.evaluation import PolicyScore
 from oppa.control.rl.reward import Reward
 from oppa.control.rl.weights import Weights
 from oppa.training.run import ledger
@@ -133,3 +135,14 @@ def test_one_worker_has_nothing_to_share_out(oppa) -> None:
 def test_words_that_do_not_go_together(oppa, words, said) -> None:
     (oppa.folder / "job.toml").write_text(TRAIN_JOB)
     assert said in oppa("train", "job.toml", *words, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("learned", "warned"),
+    [((9.0, 0.9), ""), ((12.0, 1.2), "takes 120% of the time of `static, 4 each`"), ((None, None), "misses the accuracy, unlike `static")],
+)
+def test_a_policy_that_is_worse_than_the_best_static_one_is_announced(learned, warned, capsys) -> None:
+    static = PolicyScore(name="static, 4 each", seconds=10.0, of_static=1.0, failed=0)
+    train_policy._print(Path("p"), [static, PolicyScore(name="learned", seconds=learned[0], of_static=learned[1], failed=0)])
+    said = capsys.readouterr().err
+    assert warned in said and ("warning" in said) == bool(warned)

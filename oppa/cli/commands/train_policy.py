@@ -142,4 +142,9 @@ def _print(path: Path, found: "Sequence[PolicyScore]") -> None:
         share = f"{each.of_static:.0%}" if each.of_static is not None else ""
         table.add_row(each.name, seconds, share, str(each.failed) if each.failed else "")
     style.err().print(table)
+    best, learned = found[0], found[-1]
+    if learned.seconds is None or (learned.of_static is not None and learned.of_static > 1):
+        than = f"takes {learned.of_static:.0%} of the time of" if learned.seconds is not None else "misses the accuracy, unlike"
+        than = than if best.seconds is not None else "misses the accuracy, as does"
+        style.err().print(f"[yellow]warning[/] the learned policy {than} `{best.name}`: learn more, `--episodes`", soft_wrap=True)
     style.err().print(f"policy  {path}", markup=False)
