@@ -94,6 +94,7 @@ DEEPSPEED = Framework(reduces_every_micro_batch=True)
 FRAMEWORKS = {
     "nanotron": NANOTRON,
     "megatron": MEGATRON,
+    "megatron-local": dataclasses.replace(MEGATRON, sequence_parallel=False),
     "megatron-2022": MEGATRON_2022,
     "colossalai": COLOSSALAI,
     "torch": TORCH,

@@ -135,12 +135,13 @@ def check(problem: Problem, configuration: Configuration, *, extras: Collection[
         raise inexpressible(target, c, "overlap_zero_allgather", together_with="overlap_zero_comm", hint=hint)
 
 
-def has_sequence_parallel(configuration: Configuration) -> bool:
-    """Return whether sequence parallelism is on, as it always is with tensor parallelism.
+def has_sequence_parallel(problem: Problem, configuration: Configuration) -> bool:
+    """Return whether sequence parallelism is on, as it is with tensor parallelism unless the search space leaves it off.
 
     It saves memory at no cost, and Megatron-core refuses experts with tensor parallelism alone (MoELayer.forward).
     """
-    return configuration.tp > 1
+    usual = problem.space.settled.get("sequence_parallel", True)
+    return configuration.tp > 1 and bool(configuration.get("sequence_parallel", usual))
 
 
 def parallel_options(problem: Problem, configuration: Configuration) -> list[str]:
@@ -148,7 +149,7 @@ def parallel_options(problem: Problem, configuration: Configuration) -> list[str
     c = configuration
     options = [f"{option} {getattr(c, name)}" for option, name in NUMBERS.items() if name not in ("ep", "model_chunks")]
     options += [f"--expert-model-parallel-size {c.ep}"] if c.ep > 1 else []
-    options += ["--sequence-parallel"] if has_sequence_parallel(c) else []
+    options += ["--sequence-parallel"] if has_sequence_parallel(problem, c) else []
     options += ["--use-distributed-optimizer"] if c.zero_stage else []
     if c.stage_layout != EVEN:
         options += [f"{STAGES} {letters(stages_of(c, problem.model))}"]  # it implies how many there are; a shell would expand `t*3`

@@ -95,7 +95,7 @@ def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
         "model.batch_p2p_comm": not (c.overlap_p2p and interleaved),  # the two exclude each other
         "model.context_parallel_size": 1,
         "model.pipeline_model_parallel_layout": None if c.stage_layout == EVEN else letters(stages_of(c, problem.model)),
-        "model.sequence_parallel": megatron.has_sequence_parallel(c),
+        "model.sequence_parallel": megatron.has_sequence_parallel(problem, c),
         "model.recompute_granularity": None if c.recompute == "none" else c.recompute,
         "model.recompute_method": "uniform" if c.recompute == "full" else None,
         "model.recompute_num_layers": 1 if c.recompute == "full" else None,

@@ -34,7 +34,7 @@ from oppa.tuning.launch_line.options import Options, require_consistent
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
 
-SPACE = "megatron"
+SPACE, LOCAL = "megatron", "megatron-local"
 _DEGREES = {"tp": "--tensor-model-parallel-size", "pp": "--pipeline-model-parallel-size", "cp": "--context-parallel-size"}
 _OPTION_OF = {name: option for option, name in megatron.NUMBERS.items()} | {"cp": "--context-parallel-size"}
 _ALIASES = {
@@ -50,6 +50,8 @@ _VOCABULARIES = {"GPT2BPETokenizer": 50257}
 _FSDP_NOTE = "the search space of Megatron-LM has no FSDP: its stage, its pipeline and all other options stay, and nothing is predicted"
 _GLOBAL, _MICRO = "--global-batch-size", "--micro-batch-size"
 _OPTIMIZER, _MODULES, _SEQUENCE = "--optimizer", "--recompute-modules", "--sequence-parallel"
+_IMPL = "--transformer-impl"
+_LOCAL_NOTE = f"`{_IMPL} local` without `{_SEQUENCE}`: trials leave sequence parallelism off, as torch's norms refuse it"
 _LIKE_ADAMW = ("", "adam", "cpu_adam")
 
 
@@ -72,6 +74,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     micro = int(settings.get("micro_batch", 1))
     dp = int(settings.get("dp", 1))
     stated = options.number(_GLOBAL)
+    splits = _splits_sequences(options)
     space = _space(devices, stated or micro * dp, {**assumed, **model})
     worded = [known for known in space.parameters if known.is_extra and known.words]
     extras = space_words.read_from(worded, _in_order(options.grouped()))
@@ -79,7 +82,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     if "--fp8-format" in options and "--fp8-recipe" not in options:
         extras |= {"fp8": "delayed"}  # the default of --fp8-recipe
     settings = {**settings, **extras}
-    imposed = (_SEQUENCE,) if int(settings.get("tp", 1)) > 1 and _SEQUENCE not in options else ()
+    imposed = (_SEQUENCE,) if splits and int(settings.get("tp", 1)) > 1 and _SEQUENCE not in options else ()
     replaced = {*megatron.KNOWN, *_ALIASES, *_MEASURED}
     replaced |= {option for known in worded if known.name in extras for option in _options_of(known.words)}
     conflicts = [LineConflict(about="steps of growing batches", taken="no ramp-up in trials", other=options.value("--rampup-batch-size"))]
@@ -95,23 +98,33 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         precision="fp16" if "--fp16" in options else "bf16" if "--bf16" in options else "fp32",
         settings=settings,
         origins=_origins(options, extras),
-        space=SPACE if model else "",
+        space=(SPACE if splits else LOCAL) if model else "",
         completes=bool(model),
         words=tuple(templates(options.without(replaced))),
         aliases=_ALIASES,
         derived={_GLOBAL: ("dp", "micro_batch")},
         imposed=imposed,
-        arguments={} if model else _plain_arguments(is_fsdp=is_fsdp),
-        choices={name: [value] for name, value in extras.items()} if model else {} if is_fsdp else {"zero_stage": [0, 1]},
+        arguments={} if model else _plain_arguments(is_fsdp=is_fsdp, splits=splits),
+        choices=_choices(extras, splits=splits) if model else {} if is_fsdp else {"zero_stage": [0, 1]},
         steps={"format": "megatron"},
         added=("--log-interval", "1", "--exit-interval", "{steps}"),
         conflicts=tuple(conflicts) if "--rampup-batch-size" in options else (),
-        notes=(*notes, *map(imposed_note, imposed)),
+        notes=(*notes, *map(imposed_note, imposed), *(() if splits else (_LOCAL_NOTE,))),
         facts=_kept_modules(options, extras),
         training=_optimizer(options),
         unpredicted=tuple(_unpredicted(options, extras)),
         missing=sources.missing,
     )
+
+
+def _splits_sequences(options: Options) -> bool:
+    """Return whether trials have sequence parallelism under tensor parallelism, which local norms refuse and experts require."""
+    return options.value(_IMPL) != "local" or _SEQUENCE in options or "--num-experts" in options
+
+
+def _choices(extras: Mapping[str, Value], *, splits: bool) -> dict[str, object]:
+    """Return the parameters that vary only on request, at the values that the line states or its norms require."""
+    return {name: [value] for name, value in {**extras, **({} if splits else {"sequence_parallel": False})}.items()}
 
 
 def _kept_modules(options: Options, extras: Mapping[str, Value]) -> tuple[StatedFact, ...]:
@@ -264,10 +277,10 @@ def _options_of(words: object) -> set[str]:
     return {word for word in texts if word.startswith("--")}
 
 
-def _plain_arguments(*, is_fsdp: bool) -> Arguments:
+def _plain_arguments(*, is_fsdp: bool, splits: bool) -> Arguments:
     """Return the words of the parameters that need no dimensions of the model; FSDP keeps its stage and its pipeline."""
     found: dict[str, ArgumentWords] = {
-        "tp": {"1": [_DEGREES["tp"], "1"], "*": [_DEGREES["tp"], "{tp}", "--sequence-parallel"]},
+        "tp": {"1": [_DEGREES["tp"], "1"], "*": [_DEGREES["tp"], "{tp}", *([_SEQUENCE] if splits else [])]},
         "micro_batch": [_MICRO, "{micro_batch}", _GLOBAL, "{global_batch}"],
     }
     if is_fsdp:

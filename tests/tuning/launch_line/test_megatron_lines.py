@@ -4,6 +4,11 @@ import shlex
 
 import pytest
 
+from oppa.cost.beliefs import beliefs_of_job
+from oppa.cost.facts import workload_of
+from oppa.cost.prediction import predict
+from oppa.problem.problem import Problem
+from oppa.tuning.launch_line.changed_line import changed_line
 from oppa.tuning.launch_line.meaning import Meaning
 from oppa.tuning.launch_line.understand import understand
 from tests.tuning.launch_line.conftest import CPUS
@@ -102,3 +107,37 @@ def test_modules_that_are_recomputed_are_shown_in_any_order(job) -> None:
     assert any(note.startswith("`--recompute-modules mlp layernorm` stays") for note in made.notes)
     argv = made.problem.command.argv
     assert argv[argv.index("--recompute-modules") + 1 :][:2] == ("mlp", "layernorm")
+
+
+LOCAL = f"{LINE} --tensor-model-parallel-size 2 --transformer-impl local --vocab-size 1000"
+
+
+@pytest.mark.parametrize("more", ["", " --num-attention-heads 8"])
+def test_local_norms_have_no_sequence_parallelism_in_trials_and_the_winner(more, job) -> None:
+    made = job(LOCAL + more)
+    for each in (each for each in made.problem.candidates() if each.tp > 1):
+        assert "--sequence-parallel" not in [*made.problem.launch_line(each).argv, *changed_line(made, each).line]
+        assert each["sequence_parallel"] is False
+    restored = Problem.from_dict(made.problem.to_dict())
+    assert restored.space["sequence_parallel"].choices == (False,)
+
+
+@pytest.mark.parametrize("more", [" --sequence-parallel", " --num-experts 4", " --transformer-impl transformer_engine"])
+def test_other_lines_keep_sequence_parallelism_with_tensor_parallelism(more, job) -> None:
+    made = job(LOCAL.replace(" --transformer-impl local", "") + more if "engine" in more else LOCAL + more)
+    assert made.problem.space.name == "megatron"
+
+
+def test_a_line_that_states_no_model_has_none_either(job) -> None:
+    made = job("torchrun --nproc-per-node 8 pretrain_gpt.py --tensor-model-parallel-size 2 --transformer-impl local --use-mcore-models")
+    assert "--sequence-parallel" not in made.text.replace("`--sequence-parallel`", "")
+
+
+def test_predictions_know_that_local_norms_keep_whole_activations(job) -> None:
+    found = []
+    for line in (LOCAL, LOCAL.replace(" --transformer-impl local", "")):
+        problem = job(line, settings=["cluster.device=H100"]).problem
+        candidates = problem.candidates()
+        index = next(number for number, each in enumerate(candidates) if (each.tp, each.pp, each.recompute) == (8, 1, "none"))
+        found.append(predict(workload_of(problem, candidates), *beliefs_of_job(problem))["predicted_memory_bytes"][index])
+    assert found[0] > found[1]
