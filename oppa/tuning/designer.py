@@ -32,6 +32,8 @@ class Observation:
     """Seconds of each step, the first (warm-up) included."""
     seconds: float = 0.0
     """Seconds from the start of the trial until nothing of it was left."""
+    drift: float = 0.0
+    """Drift of the machine that was taken off `log_steps_per_s`, and not off the times of the steps."""
 
     @property
     def measured(self) -> bool:
@@ -45,7 +47,7 @@ class Observation:
             candidates.index_of(trial.configuration), trial, rate=trial.steps_per_s, variance=trial.variance, prediction=trial.prediction
         )
         log_rate = seen.log_steps_per_s
-        return seen if log_rate is None else dataclasses.replace(seen, log_steps_per_s=log_rate - offset)
+        return seen if log_rate is None else dataclasses.replace(seen, log_steps_per_s=log_rate - offset, drift=offset)
 
     @classmethod
     def of_result(

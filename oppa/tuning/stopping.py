@@ -180,9 +180,9 @@ def against(rule: StopTest, observations: Iterable[Observation]) -> StopRule:
 
 
 def _judged_by(rule: StopTest, observations: Iterable[Observation]) -> list[Observation]:
-    """Return the observations with the throughput that the rule's estimator gives them."""
+    """Return the observations with the throughput that the rule's estimator gives them, as the machine would show it now."""
     return [
-        dataclasses.replace(seen, log_steps_per_s=math.log(rule.estimate(seen.step_times_s).steps_per_s))
+        dataclasses.replace(seen, log_steps_per_s=math.log(rule.estimate(seen.step_times_s).steps_per_s) - seen.drift)
         if seen.measured and len(seen.step_times_s) > 1
         else seen
         for seen in observations

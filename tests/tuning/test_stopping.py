@@ -14,6 +14,7 @@ from oppa.problem.training import Limits
 from oppa.trials.throughput import estimate
 from oppa.tuning.designer import Observation
 from oppa.tuning.stopping import CONFIDENCE, PRECISION, RULES, TAU, against, confidence_factor, make_rule, until_precise
+from tests.tuning.conftest import trial_of
 
 LIMITS = Limits(q_min=5, q_max=30)
 TRIALS = 100
@@ -159,6 +160,16 @@ def test_sure_ends_no_trial_of_a_search_within_a_second_of_steps_and_the_paper_s
     ends = {name: against(make_rule(name, LIMITS), [fast]) for name in ("sure", "precise", "paper")}
     steps = {name: next(n for n in range(2, 200) if rule([0.02] * n)) for name, rule in ends.items()}
     assert steps == {"sure": 51, "precise": 51, "paper": 6}
+
+
+@pytest.mark.parametrize("name", ["sure", "precise", "paper"])
+def test_an_incumbent_of_before_a_drift_of_the_machine_is_compared_as_it_would_run_now(candidates, name) -> None:
+    """The machine became 30% slower, so a trial that is 20% faster than the incumbent takes longer steps than the incumbent took."""
+    before = dataclasses.replace(trial_of(0, candidates.configuration(0), 1.0), step_times_s=(1.0,) * 30)
+    seen, now = Observation.of(before, candidates, offset=math.log(1.3)), [1.3 / 1.2] * 29
+    assert against(make_rule(name, LIMITS), [Observation.of(before, candidates)])([1.3] * 29) == "terminated_early"
+    assert against(make_rule(name, LIMITS), [seen])(now) != "terminated_early"
+    assert against(make_rule(name, LIMITS), [seen])([1.3 * 1.2] * 29) == "terminated_early"
 
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=7, max_size=30), st.integers(-5, 5))
