@@ -43,6 +43,7 @@ class TrialMonitor:
     Args:
         limit_s: Seconds after which the trial is ended.
         enough: Steps that measure the trial, if it is ended at its limit.
+        settle: First steps that are not measured.
         hang_s: Shortest silence that can be a hang, in seconds.
     """
 
@@ -54,6 +55,7 @@ class TrialMonitor:
         limit_s: float,
         hang_s: float,
         enough: float = math.inf,
+        settle: int = 0,
         stop_rule: StopRule | None,
         on_step: Callable[[Measurement], None],
         clock: Callable[[], float] = time.monotonic,
@@ -61,7 +63,7 @@ class TrialMonitor:
         self._folder = folder
         self._wanted = spec.steps
         self._limit_s = limit_s
-        self._enough = enough
+        self._enough, self._settle = enough, settle
         self._hang_s = hang_s
         self._stop_rule = stop_rule
         self._on_step = on_step
@@ -83,8 +85,11 @@ class TrialMonitor:
 
     @property
     def report_times_s(self) -> tuple[float, ...]:
-        """Return the seconds of a step in every report so far: steps that are reported together are one observation, of their mean."""
-        return tuple(measurement.step_time_s for measurement in self.measurements if not measurement.averaged)
+        """Return the seconds of a step in every report so far: steps that are reported together are one observation, of their mean.
+
+        The first `settle` steps count one by one, so that as many values as steps are left out.
+        """
+        return tuple(each.step_time_s for place, each in enumerate(self.measurements) if place < self._settle or not each.averaged)
 
     @property
     def seconds(self) -> float:

@@ -79,9 +79,11 @@ def run_trial(
         prepare(folder, spec)
     with launcher.devices(spec, on_tick) if limits.device_lock else contextlib.nullcontext():
         on_start()
-        enough, limit_s = max(limits.settle + limits.q_min, FEWEST), limits.trial_time_s
-        monitor = TrialMonitor(folder, spec, limit_s=limit_s, enough=enough, hang_s=hang_s, stop_rule=stop_rule, on_step=on_step)
-        result = _result(monitor, _run(launcher, folder, spec, monitor, limits=limits, on_tick=on_tick), limits.settle)
+        enough, settle, limit_s = max(limits.settle + limits.q_min, FEWEST), limits.settle, limits.trial_time_s
+        monitor = TrialMonitor(
+            folder, spec, limit_s=limit_s, enough=enough, settle=settle, hang_s=hang_s, stop_rule=stop_rule, on_step=on_step
+        )
+        result = _result(monitor, _run(launcher, folder, spec, monitor, limits=limits, on_tick=on_tick), settle)
     if result.outcome == "failed":
         _check_space(folder)
     return result

@@ -6,11 +6,14 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from oppa.errors import MeasurementError
 from oppa.trials import trial_folder, untrusted_file
 from oppa.trials.monitor import ENDING, HANG_S, RECENT, TrialMonitor
+from oppa.trials.throughput import estimate
+from oppa.trials.trial import _estimate
 from tests.trials.conftest import script_spec
 
 OTHERS = ("", "[", "[]", "1", "{}", '{"until": null}', '{"until": NaN}', '{"until": 1' + "0" * 400 + "}", "[" * 60_000, '{"until": 0}')
@@ -101,6 +104,19 @@ def test_steps_that_are_reported_together_are_one_observation_and_their_silence_
         clock.advance(silence_s)
         monitor.check_time()
         assert (monitor.must_end is not None) is hangs
+
+
+def test_steps_that_settle_are_counted_as_steps_where_a_line_states_several(tmp_path: Path) -> None:
+    """The 15 steps end within the second line, which is left out; 18 lines of ten steps are 18 observations, not 180."""
+    random, seen = np.random.default_rng(0), list[tuple[float, ...]]()
+    means = random.lognormal(0, 0.1, 20)
+    lines = ({"step": step, "step_time_s": means[step // 10], "averaged": step % 10 > 0} for step in range(200))
+    options = {"limit_s": 1e9, "hang_s": HANG_S, "settle": 15, "on_step": lambda _: None}
+    spec = dataclasses.replace(script_spec(), steps=1000)
+    monitor = TrialMonitor(tmp_path, spec, stop_rule=lambda times: seen.append(tuple(times)), **options)
+    (tmp_path / trial_folder.MEASUREMENTS).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    monitor.poll()
+    assert seen[-1][15:] == tuple(means[2:]) and _estimate(monitor, 15) == estimate(means[2:])
 
 
 @pytest.mark.parametrize("text", OTHERS, ids=range(len(OTHERS)))
