@@ -17,14 +17,13 @@ from oppa.study.records import DRIFT, SEARCH, VERIFICATION
 from oppa.tuning.calibration import track_record
 from oppa.tuning.drift import drift_of
 from oppa.tuning.spending import HOUR_S, Spending, in_words, spent_in_words
+from oppa.tuning.stopping import TRIAL_STDDEV
 from oppa.units import MIB
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Z95 = 1.96
-BETWEEN_TRIALS = 0.01
-"""Relative standard deviation between trials of one configuration, in addition to that within each."""
 SHOWN = 5
 """Largest number of trials that are listed for one cause of failure."""
 
@@ -144,7 +143,7 @@ def rate_of(trial: Trial) -> float:
 
 
 def _stddev(trial: Trial) -> float:
-    return math.hypot(trial.stddev or 0.0, BETWEEN_TRIALS * rate_of(trial))
+    return math.hypot(trial.stddev or 0.0, TRIAL_STDDEV * rate_of(trial))
 
 
 def slow_nodes_of(problem: Problem) -> tuple[str, ...]:

@@ -1,11 +1,14 @@
 """The record of a study: its facts and rates are in the unit of the objective, and what was spent adds up."""
 
+import numpy as np
 import pytest
 
 from oppa.problem.objective import Objective
 from oppa.report.page import spent_rows
-from oppa.report.study import sections
+from oppa.report.study import sections, tied
 from oppa.tuning.spending import Spending, spent_in_words
+from oppa.tuning.stopping import TRIAL_STDDEV
+from tests.tuning.conftest import trial_of
 
 
 @pytest.mark.parametrize(
@@ -32,3 +35,10 @@ def test_what_was_spent_adds_up_and_every_use_is_named(idle_s, proxy_s, problem)
     assert sum(int(share.removesuffix("%")) for *_, share in uses) == pytest.approx(100, abs=2)
     assert all(f"% {name}" in spent_in_words(spent) or f"%) {name}" in spent_in_words(spent) for name, *_ in uses)
     assert len(uses) == 2 + (idle_s > 0) + (proxy_s > 0)
+
+
+def test_two_trials_of_one_speed_tie_in_95_of_100_studies(problem) -> None:
+    """They differ by TRIAL_STDDEV, however many steps they take; 400 studies leave three standard deviations."""
+    configuration, rates = problem.candidates().configuration(0), np.random.default_rng(0).lognormal(0, TRIAL_STDDEV, (400, 2))
+    pairs = [[trial_of(number, configuration, rate) for number, rate in enumerate(pair)] for pair in rates.tolist()]
+    assert np.mean([len(tied(pair)) == 2 for pair in pairs]) == pytest.approx(0.95, abs=0.035)
