@@ -106,7 +106,7 @@ class TrialMonitor:
         if new:
             self._last_step_at = self._clock()
             if self.setup_s is None:
-                self.setup_s = max(0.0, self.seconds - new[0].step_time_s)
+                self.setup_s = max(0.0, self.seconds - sum(each.step_time_s for each in new))
         for measurement in new:
             self.measurements.append(measurement)
             self._together = self._together + 1 if measurement.averaged else 1

@@ -106,6 +106,18 @@ def test_steps_that_are_reported_together_are_one_observation_and_their_silence_
         assert (monitor.must_end is not None) is hangs
 
 
+@pytest.mark.parametrize("averaged", [True, False])
+def test_the_start_of_a_trial_ends_where_the_first_of_the_steps_begins_that_are_reported_at_once(averaged, tmp_path: Path) -> None:
+    clock = Clock()
+    spec = dataclasses.replace(script_spec(), steps=1000)
+    monitor = TrialMonitor(tmp_path, spec, limit_s=1e9, hang_s=HANG_S, stop_rule=None, on_step=lambda _: None, clock=clock)
+    lines = ({"step": step, "step_time_s": 5.0, "averaged": averaged and step > 0} for step in range(10))
+    (tmp_path / trial_folder.MEASUREMENTS).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    clock.advance(62.0)
+    monitor.poll()
+    assert monitor.setup_s == pytest.approx(12.0)
+
+
 def test_steps_that_settle_are_counted_as_steps_where_a_line_states_several(tmp_path: Path) -> None:
     """The 15 steps end within the second line, which is left out; 18 lines of ten steps are 18 observations, not 180."""
     random, seen = np.random.default_rng(0), list[tuple[float, ...]]()
