@@ -18,8 +18,11 @@ CLEARLY_SLOWER = 1.2
 """Factor over the usual step time. Early steps that are slower than that, plus the usual spread, are warm-up."""
 SEEN = 6
 """Number of steps below which a longer warm-up cannot be distinguished from noise."""
-RECURRING = 0.1
-"""Outliers recur if they are more than one, and more than this share of the steps. They are then part of how the configuration runs."""
+RECURRING, MOST_OUTLIERS = 0.1, 3
+"""Outliers recur if they are more than one, and more than this share of the steps or than this number.
+
+They are then part of how the configuration runs.
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,7 @@ def estimate(step_times_s: Sequence[float]) -> ThroughputEstimate:
     """
     t = _checked(step_times_s)[warm_up_steps(step_times_s) :]
     outside = _is_outlier(t)
-    recurring = outside.sum() > max(1, RECURRING * len(t))
+    recurring = outside.sum() > max(1, min(RECURRING * len(t), MOST_OUTLIERS))
     t = t if recurring else t[~outside]
     return ThroughputEstimate(
         steps_per_s=float(len(t) / t.sum()), variance=float(np.var(1 / t, ddof=min(1, len(t) - 1)) / len(t)), kept=len(t)
