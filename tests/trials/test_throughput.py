@@ -66,7 +66,7 @@ def test_stalls_that_recur_are_how_it_runs():
 
 @pytest.mark.parametrize(("share", "factor"), [(0.03, 5.0), (0.05, 3.0), (0.09, 10.0)])
 def test_more_steps_do_not_hide_stalls_that_recur(share, factor):
-    """Of 2000 steps, this share is stalled; all of them were left out, and the rate was too high by up to 80%."""
+    """All stalled steps of 2000 were left out, and the rate was too high by up to 80%."""
     random = np.random.default_rng(0)
     times = np.where(random.random(2000) < share, factor, 1.0) * random.lognormal(0, 0.02, 2000)
     assert estimate([3.0, *times]).steps_per_s * (1 + share * (factor - 1)) == pytest.approx(1.0, rel=0.06)
