@@ -1,9 +1,12 @@
 """Throughput and its noise: laws, and the numbers that follow by hand."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.signal import lfilter
 
 from oppa.errors import MeasurementError
 from oppa.trials.throughput import estimate, paper_estimate, warm_up_steps
@@ -18,6 +21,28 @@ def test_it_is_steps_over_time_without_the_first():
 def test_the_variance_is_that_of_the_mean():
     t = np.array([1.0, 2.0, 3.0])
     assert estimate([9.0, *t]).variance == pytest.approx(np.var(1 / t, ddof=1) / 3)
+
+
+def autoregressive(random, steps, rho):
+    """Return logarithms of step times that vary by 5%, neighbours with this correlation."""
+    return 0.05 * lfilter([math.sqrt(1 - rho**2)], [1, -rho], random.standard_normal(steps + 200))[200:]
+
+
+DRAWN = {
+    "independent": lambda random: random.lognormal(0, 0.05, 100),
+    "stalls in 20%": lambda random: np.where(random.random(100) < 0.2, 5.0, 1.0),
+    "two kinds of steps": lambda random: np.where(random.random(100) < 0.5, 3.0, 1.0),
+    "rho = 0.5": lambda random: np.exp(autoregressive(random, 100, 0.5)),
+    "rho = 0.8": lambda random: np.exp(autoregressive(random, 100, 0.8)),
+}
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_the_standard_deviation_is_at_least_that_of_many_trials_and_hardly_more(kind):
+    random = np.random.default_rng(0)
+    seen = [estimate([3.0, *DRAWN[kind](random)]) for _ in range(400)]
+    true = np.std(np.log([each.steps_per_s for each in seen]))
+    assert 0.9 < np.sqrt(np.mean([each.variance / each.steps_per_s**2 for each in seen])) / true < 1.4
 
 
 def test_equal_steps_have_no_noise():
