@@ -1,7 +1,7 @@
 """Remove the locks of torch's C++ extensions that a trial leaves if it is killed while it builds one.
 
-A build holds a lock: a file that exists until the build has ended (torch/utils/file_baton.py). torch never removes the file of a process that
-was killed. Every later process that loads the extension would wait for it forever, also outside oppa.
+A build holds a lock: a file that exists until the build has ended (torch/utils/file_baton.py). torch never removes the file of a process
+that was killed. Every later process that loads the extension would wait for it forever, also outside oppa.
 """
 
 import contextlib
