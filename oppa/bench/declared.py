@@ -49,6 +49,8 @@ Protocol 1 has no time limit of a trial and no baseline. Logs that state no numb
 COST_MODEL = ("priors/step_time.toml", "priors/memory.toml")
 ALIASES = ("aliases", "shared_aliases")
 """Keys of a device's file that serve only to find it."""
+TEXTS = ("description", "why", "what", "source")
+"""Keys of texts for readers, in tables of any depth."""
 OTHER = "other"
 """Prior of jobs whose search space states no framework."""
 UNKNOWN = "GPU"
@@ -135,8 +137,8 @@ def task_files(job: Path) -> Iterator[Path]:
 def content_hash(path: Path, *, asked: Collection[str] = (), words: bool = True) -> str:
     """Return the SHA-256 of a TOML file's values, or of any other file's bytes; ABSENT if the file cannot be read.
 
-    Comments and device aliases in a TOML file change no figure, so the hash leaves them out. It also leaves out what a search space
-    declares for other jobs, and parameters of other jobs that a runner honours.
+    Comments, texts for readers and device aliases in a TOML file change no figure, so the hash leaves them out. It also leaves out what a
+    search space declares for other jobs, and parameters of other jobs that a runner honours.
 
     Args:
         asked: Parameters for which the jobs give choices. Others that vary only on request count for nothing, nor do their constraints.
@@ -151,12 +153,19 @@ def content_hash(path: Path, *, asked: Collection[str] = (), words: bool = True)
     except OSError:
         return ABSENT
     if path.suffix == ".toml":
-        values = {name: value for name, value in tomllib.loads(content.decode()).items() if name not in ALIASES}
+        values = {name: _without_texts(value) for name, value in tomllib.loads(content.decode()).items() if name not in (*ALIASES, *TEXTS)}
         values = _decisive(values, asked=asked, words=words) if path.parent.name == "search_spaces" else values
         if path.name == "runner.toml" and "parameters" in values:
             values["parameters"] = [name for name in values["parameters"] if name in (*PARAMETERS, *asked)]
         content = json.dumps(values, sort_keys=True).encode()
     return hashlib.sha256(content).hexdigest()
+
+
+def _without_texts(value: Any) -> Any:
+    """Return a TOML value without the texts for readers that its tables have."""
+    if isinstance(value, dict):
+        return {name: _without_texts(inner) for name, inner in value.items() if name not in TEXTS}
+    return [_without_texts(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _decisive(space: Mapping[str, Any], *, asked: Collection[str], words: bool) -> dict[str, Any]:

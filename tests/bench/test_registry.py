@@ -199,6 +199,15 @@ def test_what_a_space_declares_for_other_jobs_changes_no_digest(tmp_path) -> Non
     assert content_hash(path, words=False, asked={"cp"}) != before
 
 
+def test_texts_for_readers_change_no_digest(tmp_path) -> None:
+    path = tmp_path / "mine.toml"
+    digests = []
+    for text, median in (("so", 1), ("for another reason", 1), ("so", 2)):
+        path.write_text(f'description = "{text}"\n[a]\nmedian = {median}\nsource = "{text}"\n[[constraint]]\nwhy = "{text}"\n')
+        digests.append(content_hash(path))
+    assert digests[0] == digests[1] != digests[2]
+
+
 @pytest.mark.slow
 def test_another_job_file_joins_no_suite(checkout) -> None:
     before, another = checkout.unchanged, checkout.path(MOE).with_name("another.toml")
