@@ -4,7 +4,7 @@ Notation (r seeds, k targets):
     t      seconds to each target, by variant      (r, k)
     best   the variant among the others with the smallest median over seeds, at each target
     gain   1 - t / t of the best, with the same seed: a share of the other's time    (r, k)
-    mean   over targets, then over seeds; its 95% interval is a bootstrap over seeds
+    mean   over targets, then over seeds; its 95% interval over seeds is Student's
 """
 
 import dataclasses
@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import bootstrap
+from scipy.stats import sem, t
 
 from experiments.lib.run_trace import RunTrace
 
 Array = NDArray[np.float64]
-DRAWS = 10_000
 SHARES = (0.25, 0.4, 0.55, 0.7, 0.85)
 """Shares of the time of the shortest static run, at which the best static run has the target losses."""
 
@@ -43,10 +42,13 @@ class Gains:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return the 95% bootstrap interval of the mean; a single seed shows no spread, and its interval is its mean."""
-        if len(of_seeds := self.by_seed.mean(axis=1)) == 1:
-            return self.mean, self.mean
-        low, high = bootstrap((of_seeds,), np.mean, n_resamples=DRAWS, method="percentile", rng=0).confidence_interval
+        """Return Student's 95% interval of the mean over seeds; seeds without a spread, such as a single one, give the mean twice.
+
+        A bootstrap of ten seeds covers the mean in 90% of experiments only, and of three in 74%.
+        """
+        of_seeds = self.by_seed.mean(axis=1)
+        error = sem(of_seeds) if len(of_seeds) > 1 else 0.0
+        low, high = t.interval(0.95, len(of_seeds) - 1, loc=self.mean, scale=error) if error else (self.mean, self.mean)
         return float(low), float(high)
 
 

@@ -86,8 +86,16 @@ def test_gains_are_over_the_best_other_at_each_target_seed_by_seed() -> None:
     found = gains(ours, {"one": one, "other": other})
     assert found.rivals == ("one", "other")
     assert found.by_seed == pytest.approx(np.array([[0.2, 0.25], [0.1, -0.1]]))
-    assert found.mean == pytest.approx(0.1125) and found.interval[0] <= found.mean <= found.interval[1]
+    assert found.mean == pytest.approx(0.1125)
     assert gains(np.array([[np.inf]]), {"one": np.array([[1.0]])}).mean == -1
+
+
+def test_the_interval_of_a_gain_is_student_s_over_seeds() -> None:
+    ours, other = np.array([[8.0], [9.0], [9.5]]), np.array([[10.0], [10.0], [10.0]])
+    low, high = gains(ours, {"other": other}).interval
+    half = 4.3027 * np.std([0.2, 0.1, 0.05], ddof=1) / np.sqrt(3)  # 97.5% quantile of Student's t with two degrees of freedom
+    assert (low, high) == pytest.approx((0.35 / 3 - half, 0.35 / 3 + half), rel=1e-4)
+    assert gains(ours[:1], {"other": other[:1]}).interval == pytest.approx((0.2, 0.2))
 
 
 def test_only_seeds_that_all_variants_have_are_compared() -> None:
