@@ -98,7 +98,7 @@ LIBRARIES: Mapping[str, Library] = {
     ),
     "accelerate": Library(
         line=(
-            "accelerate launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no accelerated.py --steps 120"
+            "accelerate launch --cpu --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no accelerated.py --steps 120"
             " --project_dir canary/logs --output_dir canary/out --checkpointing_steps 40 --with_tracking --width 1024"
             " --batch {micro_batch=1:1,2,4,8} --accumulate {num_microbatches} --threads {threads=1:1,2}"
         ),

@@ -10,8 +10,8 @@ Columns:
     step_time_s     seconds of the second iteration, measured once
     memory_gb       nvidia-smi's figure for the first or the last host, in whole GB
 
-Left out are rows whose number of layers or heads the page does not state, among them all with a hidden size of 14,400. So are two without
-a time, three whose devices do not match their degrees, two of a pair whose columns are swapped, and repetitions of one trial.
+Left out are rows whose number of layers or heads the page does not state, among them all with a hidden size of 14,400. Left out, too, are
+rows without a time, whose devices do not match their degrees, or whose columns are swapped, and repetitions of one trial.
 """
 
 from pathlib import Path

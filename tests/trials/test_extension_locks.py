@@ -1,4 +1,4 @@
-"""Locks of torch's extensions: what a killed build leaves is removed, and what anything else holds stays."""
+"""A trial removes the locks of torch's extensions that its killed builds leave, and no others."""
 
 import os
 import time
