@@ -30,6 +30,7 @@ def bloom_rows() -> pd.DataFrame:
     Assumptions, with their reasons:
         model        GPT's blocks without a gate, tied, 2,048 tokens; the page's vocabulary of 250,000, padded as BLOOM's (250,880).
         framework    DeepSpeed's pipeline with ZeRO 1, no sequence parallelism.
+        stages       equally many layers, as Megatron-DeepSpeed cuts them by `type:transformer`, until the page states another cut.
         recompute    full: `--checkpoint-activations`, as in the scripts of the training that followed.
         attention    plain, with Megatron's fused softmax: the page names its constraints.
         gradients    fp16 until 27 February. From then on `BF16_Optimizer`, new then, accumulates them in fp32.
@@ -56,7 +57,6 @@ def bloom_rows() -> pd.DataFrame:
         stage_layout=runs["ends_as_layers"].map({True: "balanced", False: "even"}),
         gated=False,
         tied=True,
-        status=runs["status"],
         memory_bytes=runs["memory_gb"] * GIB,
         memory_kind=DEVICE,
     )
