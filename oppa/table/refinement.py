@@ -30,6 +30,7 @@ from oppa.errors import MeasurementError
 from oppa.problem.configuration import Configuration
 from oppa.table.rows import TableRow
 from oppa.table.table import Table
+from oppa.trials.step_correlation import variance_of_mean
 
 Array = NDArray[np.float64]
 
@@ -39,8 +40,6 @@ BETWEEN_RUNS_LOG_STDDEV = 0.01
 """Standard deviation between runs of one configuration, in log units, however many steps each has."""
 _LEAST_VARIANCE = 1e-12
 """Least variance of a step: simulated steps may all take the same time."""
-_LEAST_BLOCKS = 4
-"""Least number of blocks of steps whose means are compared."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +67,8 @@ class StepTimeObservation:
             values = f"a step time of {wrong[0]} s" if wrong else f"{len(step_times_s)} step times"
             raise MeasurementError(f"{values} cannot refine a table", hint="give two or more step times, finite and positive")
         mean_s = statistics.fmean(step_times_s)
-        variance = _variance_in_mean(np.asarray(step_times_s, np.float64)) / mean_s**2
-        return cls(configuration=configuration, steps=len(step_times_s), log_steps_per_s=-math.log(mean_s), variance=variance)
+        steps, variance = len(step_times_s), variance_of_mean(np.asarray(step_times_s, np.float64)) / mean_s**2
+        return cls(configuration=configuration, steps=steps, log_steps_per_s=-math.log(mean_s), variance=steps * variance)
 
     def __add__(self, other: Self) -> Self:
         """Combine two observations of one configuration into one that refines a table equally."""
@@ -198,16 +197,3 @@ def _row(configuration: Configuration, seen: CombinedObservation) -> TableRow:
         memory_bytes=None,
         source="measured",
     )
-
-
-def _variance_in_mean(times_s: Array) -> float:
-    """Return the variance of one step that the variance of the mean of all steps implies, in seconds squared.
-
-    Consecutive steps vary together, as when a neighbour slows the host for a while. Means of b of them then vary by more than a b-th. The
-    result is the largest of b times their variance, for b = 1, 2, 4 and so on (Flyvbjerg and Petersen 1989).
-    """
-    largest, means, length = float(times_s.var(ddof=1)), times_s, 1
-    while len(means) // 2 >= _LEAST_BLOCKS:
-        means, length = means[len(means) % 2 :].reshape(-1, 2).mean(1), 2 * length
-        largest = max(largest, length * float(means.var(ddof=1)))
-    return largest

@@ -6,13 +6,13 @@ Notation:
 """
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oppa.errors import MeasurementError
+from oppa.trials.step_correlation import neighbour_correlation, variance_of_mean
 from oppa.trials.verdict import FEWEST
 
 CLEARLY_SLOWER = 1.2
@@ -25,11 +25,6 @@ RECURRING, MOST_OUTLIERS = 0.1, 3
 They are then part of how the configuration runs.
 """
 
-CORRELATED = 1.645
-"""Correlation of neighbouring steps that is significant, times the root of their number: independent steps exceed it in 5% of trials."""
-MOST_CORRELATED = 0.95
-"""Largest correlation that is assumed."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputEstimate:
@@ -38,15 +33,18 @@ class ThroughputEstimate:
     steps_per_s: float
     variance: float
     kept: int
+    correlation: float = 0.0
+    """Correlation of neighbouring steps; 0 unless it is significant."""
 
 
-def estimate(step_times_s: Sequence[float]) -> ThroughputEstimate:
+def estimate(step_times_s: Sequence[float], *, least_correlation: float = 0.0) -> ThroughputEstimate:
     """Return the throughput q / sum(t) of q kept steps, with its variance.
 
     The paper has mean(1/t) instead of q / sum(t). It exceeds q / sum(t) (Jensen) and rewards jitter. Stalls that recur are kept.
 
     Args:
         step_times_s: Wall-clock seconds of every step, the first (warm-up) included, shape (1 + q,), q >= 1.
+        least_correlation: Correlation of neighbouring steps that is known from other trials.
 
     Raises:
         MeasurementError: there is no step after the first, or a time is not finite and positive.
@@ -55,29 +53,22 @@ def estimate(step_times_s: Sequence[float]) -> ThroughputEstimate:
     outside = _is_outlier(t)
     recurring = outside.sum() > max(1, min(RECURRING * len(t), MOST_OUTLIERS))
     t = t if recurring else t[~outside]
-    steps_per_s = len(t) / t.sum()
-    return ThroughputEstimate(steps_per_s=float(steps_per_s), variance=float(steps_per_s**2 * _relative_variance(t)), kept=len(t))
+    steps_per_s = float(len(t) / t.sum())
+    variance = steps_per_s**2 * _relative_variance(t, least_correlation)
+    return ThroughputEstimate(steps_per_s=steps_per_s, variance=variance, kept=len(t), correlation=neighbour_correlation(t))
 
 
-def _relative_variance(t: NDArray[np.float64]) -> float:
+def _relative_variance(t: NDArray[np.float64], least_correlation: float) -> float:
     """Return the relative variance of q / sum(t).
 
     It is the larger one of two. That of the mean of t (delta method) is too small where most steps belong to a warm-up. That of the mean of
     1/t (OPPA eq. 28 divided by q, Cor. F.2) is too small where stalls recur.
-
-    Neighbouring steps may be slow together. Where their correlation rho is significant, the steps count as those of a first-order
-    autoregression: the variance grows by (1 + rho) / (1 - rho).
     """
-    q, distance = len(t), t - t.mean()
-    squares = float(distance @ distance)
-    if q < 2 or not squares:
+    if len(t) < 2:
         return 0.0
-    alone = max(np.var(t, ddof=1) / t.mean() ** 2, np.var(1 / t, ddof=1) * t.mean() ** 2) / q
-    rho = float(distance[1:] @ distance[:-1]) / squares
-    if rho <= CORRELATED / math.sqrt(q):
-        return float(alone)
-    rho = min(MOST_CORRELATED, rho + (1 + 3 * rho) / q)  # the estimate of few steps is too low (Marriott and Pope 1954)
-    return float(alone * (1 + rho) / (1 - rho))
+    mean = float(t.mean())
+    of_times = variance_of_mean(t, least_correlation=least_correlation) / mean**2
+    return max(of_times, variance_of_mean(1 / t, least_correlation=least_correlation) * mean**2)
 
 
 def settled(step_times_s: Sequence[float], settle: int) -> Sequence[float]:
