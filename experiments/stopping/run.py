@@ -31,7 +31,7 @@ from oppa.report.figures import Axis, Series, lines, standalone
 from oppa.report.record import Section
 from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.trials.throughput import ThroughputEstimate, estimate, paper_estimate
-from oppa.tuning.stopping import make_rule
+from oppa.tuning.stopping import Incumbent, make_rule
 from oppa.tuning.surrogate.distributions import belief_of
 
 ROUNDS = 30
@@ -137,7 +137,7 @@ def search(over: Surface, noise: float, way: Repetition, *, seed: int, rounds: i
 def query(row: int, times_s: Sequence[float], way: Repetition, incumbent: Query | None) -> Query:
     """Repeat until the rule ends the query; the first time is a warm-up that does not count, as in every trial."""
     rule = make_rule(way.rule, Limits(trials=ROUNDS, q_min=way.q_min, q_max=way.q_max))
-    fastest = incumbent.estimate.steps_per_s if incumbent else None
+    fastest = Incumbent(steps_per_s=incumbent.estimate.steps_per_s) if incumbent else None
     end = next((q for q in range(2, len(times_s)) if rule(times_s[:q], fastest)), len(times_s))
     return Query(row=row, estimate=way.estimate(times_s[:end]), repetitions=end - 1, completed=end == len(times_s))
 

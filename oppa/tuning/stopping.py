@@ -1,6 +1,7 @@
 """Stop a trial early (OPPA section 4.3) when going on cannot change which configuration is the best.
 
-A rule measures a trial and the incumbent by the same estimator: q / sum(t), or mean(1/t) for the paper's own rules.
+A rule measures a trial and the incumbent by the same estimator: q / sum(t), or mean(1/t) for the paper's own rules. The incumbent was
+measured with noise, too, and it is the luckiest of those that are equally fast.
 
 Notation:
     q       number of measured steps, warm-up excluded
@@ -12,19 +13,38 @@ Notation:
 
 import dataclasses
 import math
+import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from scipy.special import chdtri, stdtrit  # quantiles; scipy.stats takes a second to import
+from scipy.special import chdtri, ndtr, ndtri, stdtrit  # quantiles; scipy.stats takes a second to import
 
 from oppa.errors import require_known
 from oppa.problem.training import Limits
 from oppa.trials.monitor import StopRule
 from oppa.trials.throughput import SEEN, ThroughputEstimate, estimate, paper_estimate, settled, warm_up_steps
 from oppa.trials.trial_folder import Outcome
-from oppa.tuning.designer import Observation, incumbent
+from oppa.tuning.designer import Observation, standings
 
-Stops = Callable[[Sequence[float], float | None], bool]
-"""A stopping test: (times of all steps so far, the incumbent's throughput) -> stop now?"""
+TRIAL_STDDEV = 0.03
+"""Standard deviation between trials of one configuration, in log units: no trial measures exactly the true throughput."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Incumbent:
+    """Holds what earlier trials measured of the incumbent, and of noise."""
+
+    steps_per_s: float
+    log_variance: float = TRIAL_STDDEV**2
+    """Variance of the logarithm of its throughput, that between trials included."""
+    rivals: int = 1
+    """Number of candidates that may be as fast, itself included."""
+    correlation: float = 0.0
+    """Correlation of neighbouring steps in complete trials."""
+
+
+Stops = Callable[[Sequence[float], Incumbent | None], bool]
+"""A stopping test: (times of all steps so far, the incumbent) -> stop now?"""
 Completes = Callable[[Sequence[float]], bool]
 """(times of all steps so far) -> is the trial complete now?"""
 
@@ -43,12 +63,12 @@ class StopTest:
     least_s: float = 0.0
     """Seconds of measured steps before which no trial of a search stops."""
 
-    def __call__(self, step_times_s: Sequence[float], incumbent: float | None) -> Outcome | None:
+    def __call__(self, step_times_s: Sequence[float], incumbent: Incumbent | None) -> Outcome | None:
         """Return the outcome of a trial that stops now; None if it goes on.
 
         Args:
             step_times_s: Seconds of all steps so far, the first (warm-up) included, shape (1 + q,).
-            incumbent: Throughput of the incumbent by `estimate`, steps per second; None before there is one.
+            incumbent: The incumbent, measured by `estimate`; None before there is one.
         """
         if self.stops(step_times_s, incumbent):
             return "terminated_early"
@@ -56,8 +76,10 @@ class StopTest:
 
 
 CONFIDENCE = 0.99
-TRIAL_STDDEV = 0.03
-"""Standard deviation between trials of one configuration, in log units: no trial measures exactly the true throughput."""
+APART = 2.0
+"""Standard deviations between two trials' throughputs beyond which one is surely slower; equally fast ones are so in 2.3% of pairs."""
+LUCKIEST = 3.0
+"""Standard deviations below the incumbent up to which a candidate may be as fast."""
 LEAST_S = 1.0
 """Seconds of steps before which a trial goes on: less than its start takes, and some processes become faster until then."""
 PRECISION = TRIAL_STDDEV / 3
@@ -71,15 +93,22 @@ UNLIMITED = 100
 
 
 def sure(limits: Limits) -> StopTest:
-    """Stop only a trial that is surely slower: the upper end of its throughput's interval is below the incumbent."""
+    """Stop only a trial that is surely slower: the upper end of its throughput's interval is below the incumbent.
 
-    def stops(step_times_s: Sequence[float], incumbent: float | None) -> bool:
+    The incumbent is the largest of several measurements. The trial is therefore tested against each rival (Bonferroni), so that one as fast
+    as the best of them hardly ever stops.
+    """
+
+    def stops(step_times_s: Sequence[float], incumbent: Incumbent | None) -> bool:
         if incumbent is None or not _enough(step_times_s, limits):
             return False
-        seen = estimate(step_times_s)
-        quantile = float(stdtrit(max(seen.kept - 1, 1), CONFIDENCE))
-        spread = math.hypot(quantile * math.sqrt(seen.variance) / seen.steps_per_s, 2 * math.sqrt(2) * TRIAL_STDDEV)
-        return math.log(seen.steps_per_s) + spread < math.log(incumbent)
+        seen = estimate(step_times_s, least_correlation=incumbent.correlation)
+        quantile = -float(stdtrit(max(seen.kept - 1, 1), (1 - CONFIDENCE) / incumbent.rivals))
+        apart = -float(ndtri(ndtr(-APART) / incumbent.rivals))
+        spread = math.hypot(
+            quantile * math.sqrt(seen.variance) / seen.steps_per_s, apart * math.sqrt(TRIAL_STDDEV**2 + incumbent.log_variance)
+        )
+        return math.log(seen.steps_per_s) + spread < math.log(incumbent.steps_per_s)
 
     return StopTest(stops, least_s=LEAST_S)
 
@@ -87,9 +116,11 @@ def sure(limits: Limits) -> StopTest:
 def paper(limits: Limits) -> StopTest:
     """Stop below the incumbent plus a constant tau (eq. 5 with App. G). This also stops trials that are better by less than tau."""
 
-    def stops(step_times_s: Sequence[float], incumbent: float | None) -> bool:
+    def stops(step_times_s: Sequence[float], incumbent: Incumbent | None) -> bool:
         q = len(step_times_s) - 1
-        return incumbent is not None and q >= max(limits.q_min, 1) and paper_estimate(step_times_s).steps_per_s < incumbent + TAU
+        if incumbent is None or q < max(limits.q_min, 1):
+            return False
+        return paper_estimate(step_times_s).steps_per_s < incumbent.steps_per_s + TAU
 
     return StopTest(stops, paper_estimate)
 
@@ -102,13 +133,13 @@ def paper_bound(limits: Limits) -> StopTest:
     """
     c1 = confidence_factor(limits)
 
-    def stops(step_times_s: Sequence[float], incumbent: float | None) -> bool:
+    def stops(step_times_s: Sequence[float], incumbent: Incumbent | None) -> bool:
         q = len(step_times_s) - 1
         if incumbent is None or q < max(limits.q_min, 2):
             return False
         seen = paper_estimate(step_times_s)
         tau = c1 * math.sqrt(seen.variance) * (1 / math.sqrt(limits.q_min) + 1 / math.sqrt(q))
-        return seen.steps_per_s < incumbent + tau
+        return seen.steps_per_s < incumbent.steps_per_s + tau
 
     return StopTest(stops, paper_estimate)
 
@@ -174,19 +205,33 @@ def against(rule: StopTest, observations: Iterable[Observation]) -> StopRule:
 
     No trial stops before it has taken `least_s` seconds of steps.
     """
-    best = incumbent(_judged_by(rule, observations))
-    rate = math.exp(best[1]) if best else None
-    return lambda step_times_s: rule(step_times_s, rate) if sum(step_times_s[1:]) >= rule.least_s else None
+    best = _incumbent(rule, observations)
+    return lambda step_times_s: rule(step_times_s, best) if sum(step_times_s[1:]) >= rule.least_s else None
 
 
-def _judged_by(rule: StopTest, observations: Iterable[Observation]) -> list[Observation]:
-    """Return the observations with the throughput that the rule's estimator gives them, as the machine would show it now."""
-    return [
-        dataclasses.replace(seen, log_steps_per_s=math.log(rule.estimate(seen.step_times_s).steps_per_s) - seen.drift)
-        if seen.measured and len(seen.step_times_s) > 1
-        else seen
-        for seen in observations
-    ]
+def _incumbent(rule: StopTest, observations: Iterable[Observation]) -> Incumbent | None:
+    """Return the incumbent by the rule's estimator, as the machine would show it now; None before a trial ran to its end."""
+    judged, estimates = list[Observation](), defaultdict[int, list[ThroughputEstimate]](list)
+    for seen in observations:
+        if seen.measured and len(seen.step_times_s) > 1:
+            own = rule.estimate(seen.step_times_s)
+            estimates[seen.candidate].append(own)
+            judged.append(dataclasses.replace(seen, log_steps_per_s=math.log(own.steps_per_s) - seen.drift))
+        else:
+            judged.append(seen)
+    if not (rates := standings(judged)):
+        return None
+    best, rate = next(iter(rates.items()))
+    of_best = estimates[best]
+    of_steps = statistics.fmean(each.variance / each.steps_per_s**2 for each in of_best) if of_best else 0.0
+    variance = (TRIAL_STDDEV**2 + of_steps) / max(1, len(of_best))
+    nearest = rate - LUCKIEST * math.sqrt(TRIAL_STDDEV**2 + variance)
+    return Incumbent(
+        steps_per_s=math.exp(rate),
+        log_variance=variance,
+        rivals=sum(each >= nearest for each in rates.values()),
+        correlation=statistics.median([each.correlation for candidate in rates for each in estimates[candidate]] or [0.0]),
+    )
 
 
 def _enough(step_times_s: Sequence[float], limits: Limits) -> bool:

@@ -18,7 +18,7 @@ from oppa.tuning.designer import Observation
 from oppa.tuning.designers.active_profiling import SAFE, ActiveProfiling
 from oppa.tuning.designers.exhaustive_profiling import ExhaustiveProfiling
 from oppa.tuning.profile import profile
-from oppa.tuning.stopping import never, precise
+from oppa.tuning.stopping import Incumbent, never, precise
 from oppa.tuning.trial_executor import TrialExecutor
 from tests.jobs import problem_of
 
@@ -229,7 +229,7 @@ def test_more_batches_have_one_surrogate_and_one_batch_has_the_plain_one(task) -
 def test_a_trial_ends_when_it_is_known_well_enough_whatever_others_are(task) -> None:
     rule = precise(task.problem.limits)
     steady, jittery = (1.5, *[1.0, 1.001] * 10), (1.5, *[0.5, 1.5] * 10)
-    assert not rule(steady[:4], None) and rule(steady[:7], None) and rule(steady[:7], 1e9)
+    assert not rule(steady[:4], None) and rule(steady[:7], None) and rule(steady[:7], Incumbent(steps_per_s=1e9))
     assert not rule(jittery, None)
 
 
