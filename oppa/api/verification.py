@@ -21,6 +21,7 @@ def verify(
     Args:
         study: Folder of the study, which may have been measured in another environment.
         rounds: Trials of each configuration, which take turns. None: the repeats of the study.
+            Then there are up to 10 while the winner's verdict is unclear.
         margin: Largest change, as a share of the throughput, that does not count. None: 0.05.
         max_gpu_hours: Hours of all devices together that the verification may take. None: those of the whole study.
         runner_up: Measure the runner-up of the search as well, as where other limits may change the order.

@@ -5,6 +5,7 @@ import json
 import re
 import time
 
+import numpy as np
 import pytest
 
 import oppa
@@ -49,7 +50,7 @@ def verdict(candidates):
         (THEN, "as_fast"),
         ((8.0, 8.1, 7.9), "slower"),
         ((12.0, 12.1, 11.9), "faster"),
-        ((9.7, 9.71, 9.69), "as_fast"),  # beyond noise, but within the margin
+        ((9.7, 9.71, 9.69), "unclear"),  # within the margin, but the interval reaches beyond it
         ((10.0, 5.0, 8.0), "unclear"),  # beyond the margin, but within noise
         ((None, *THEN), "as_fast"),  # one failure may be an accident
         ((None, None), "no_longer_runs"),
@@ -60,6 +61,19 @@ def verdict(candidates):
 )
 def test_a_verdict_follows_from_the_repeats(verdict, now, expected) -> None:
     assert verdict(THEN, now).verdict == expected
+
+
+def test_a_change_that_is_surely_within_the_margin_is_none(verdict) -> None:
+    found = verdict((10.0, 10.01, 9.99), (9.7, 9.71, 9.69))
+    assert found.verdict == "as_fast" and 0.95 < found.ratio.low < found.ratio.high < 1
+
+
+@pytest.mark.parametrize(("noise", "rounds"), [(0.02, 3), (0.06, 3), (0.06, 10)])
+def test_a_slowdown_of_a_tenth_is_hardly_ever_called_as_fast(verdict, noise, rounds) -> None:
+    random = np.random.default_rng(0)
+    runs = [np.split(np.exp(noise * random.standard_normal(3 + rounds)), [3]) for _ in range(200)]
+    found = [verdict(then.tolist(), (0.9 * now).tolist()).verdict for then, now in runs]
+    assert found.count("as_fast") <= 2  # the larger side of a 95% interval; 13% at 6% noise and three rounds by the value alone
 
 
 def test_a_study_that_measured_its_winner_once_cannot_be_compared(verdict) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from oppa.cli.job_options import Changes
 
-ROUNDS = "Trials of each configuration, which take turns. The default is the study's number of repeats."
+ROUNDS = "Trials of each configuration, in turn. The default is the study's repeats, and up to 10 while noise leaves the verdict open."
 SHARE = "Largest change, as a share of the throughput, that does not count; 0.05 by default."
 HOURS = "Hours of all devices together that the verification may take. The default is the limit of the whole study."
 RUNNER_UP = "Measure the runner-up of the search as well, as after a change of limits that may change the order."

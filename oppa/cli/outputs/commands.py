@@ -141,6 +141,7 @@ class VerifyPlanOutput(Output):
     study: str
     launcher: str
     rounds: int
+    most_rounds: int
     margin: float
     configurations: dict[str, Configuration]
     changed: list[ChangeOutput]

@@ -60,7 +60,8 @@ class RoundsView(SearchView):
 
     def _rows(self) -> list[tuple[str, str]]:
         ended = sum(trial.counts for trial in self._study.trials())
-        rounds = f"{ended} of {self._plan.rounds * len(self._plan.finished.roles)} trials"
+        roles = len(self._plan.finished.roles)
+        rounds = f"{ended} of {roles * max(self._plan.rounds, math.ceil(ended / roles))} trials"
         return [("trial", self._trial_text()), ("rounds", rounds), ("spent", spent_in_words(self._spending()))]
 
 
@@ -88,10 +89,11 @@ def print_verify_plan(plan: "VerifyPlan", console: "Console") -> None:
     """Print what a verification compares, what changed since the study, and what it is expected to cost."""
     finished, problem = plan.finished, plan.setup.problem
     roles = " and ".join(f"{role} [cyan]{each.id}[/]" for each, role in reversed(finished.roles.items()))
+    more = f", up to {plan.most_rounds} while noise leaves the verdict open" if plan.most_rounds > plan.rounds else ""
     cost = in_words(problem.cluster, problem.limits, plan.seconds)
     lines = [
         f"[bold]study[/]    {escape(str(finished.folder))}, measured on {finished.date}",
-        f"[bold]again[/]    {roles}, {plan.rounds} rounds in turn",
+        f"[bold]again[/]    {roles}, {plan.rounds} rounds in turn{more}",
         f"[bold]cost[/]     {escape(cost)}: about {format_seconds(plan.seconds)}",
         *_changed(plan.changes, unknown=not plan.recorded),
     ]

@@ -1,19 +1,23 @@
 """Plan a verification: what is measured again, how often, and what changed since the study."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from oppa.errors import InputError
+from oppa.problem.configuration import Configuration
+from oppa.study import Trial
 from oppa.tuning.longer_trials import require_fitting
 from oppa.tuning.session import Setup
 from oppa.tuning.spending import gpu_hours
 from oppa.tuning.verify.changes import EnvironmentChange, changes
 from oppa.tuning.verify.finished import FinishedStudy
-from oppa.tuning.verify.verdict import MARGIN
+from oppa.tuning.verify.verdict import MARGIN, ConfigurationVerdict, judge
 
 LEAST_ROUNDS = 3
 """Fewest rounds, as of the repeats of a search."""
+MOST_ROUNDS = 10
+"""Rounds up to which a verification goes on while the winner's verdict is unclear, unless the user states their number."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +28,8 @@ class VerifyPlan:
     setup: Setup
     """The problem, with the limits and the software of the verification, and where its trials run."""
     rounds: int
+    most_rounds: int
+    """Rounds up to which it goes on while the winner's verdict is unclear."""
     margin: float
     facts: Mapping[str, str]
     """Facts that explain the trials of the verification later."""
@@ -42,10 +48,12 @@ class VerifyPlan:
         if margin is not None and not 0 <= margin < 1:
             raise InputError(f"`margin = {margin:g}` is not a share", hint="use a number from 0 to 1, such as 0.05 for 5%")
         require_fitting([*finished.contenders.values()], setup.problem.limits)
+        least = setup.problem.limits.repeats if rounds is None else rounds
         return cls(
             finished=finished,
             setup=setup,
-            rounds=setup.problem.limits.repeats if rounds is None else rounds,
+            rounds=least,
+            most_rounds=max(least, MOST_ROUNDS) if rounds is None else least,
             margin=MARGIN if margin is None else margin,
             facts=facts,
             changes=changes(finished, setup.problem.software, facts),
@@ -63,8 +71,14 @@ class VerifyPlan:
 
     @property
     def seconds(self) -> float:
-        """Return the expected seconds of all rounds."""
+        """Return the expected seconds of the rounds, without those that an unclear verdict adds."""
         return self.rounds * self.finished.round_s(self.setup.problem)
+
+    def verdict(self, configuration: Configuration, trials: Sequence[Trial]) -> ConfigurationVerdict:
+        """Return the verdict on a configuration, given all trials of the verification so far."""
+        now = [trial for trial in trials if trial.configuration == configuration]
+        then = self.finished.found.repeats[configuration]
+        return judge(self.finished.roles[configuration], configuration, then=then, now=now, margin=self.margin)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -73,6 +87,7 @@ class VerifyPlan:
             "study": str(self.finished.folder),
             "launcher": self.launcher,
             "rounds": self.rounds,
+            "most_rounds": self.most_rounds,
             "margin": self.margin,
             "configurations": {roles[each]: each.to_dict() for each in roles},
             "changed": [dataclasses.asdict(each) for each in self.changes],

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from oppa.problem.configuration import Configuration
 from oppa.problem.objective import Objective
 from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
@@ -19,7 +18,7 @@ from oppa.tuning.verification import SpeedUp
 from oppa.tuning.verify.changes import EnvironmentChange, moved
 from oppa.tuning.verify.finished import DATE, RUNNER_UP, WINNER, FinishedStudy
 from oppa.tuning.verify.plan import VerifyPlan
-from oppa.tuning.verify.verdict import ConfigurationVerdict, difference, judge, overtaken
+from oppa.tuning.verify.verdict import ConfigurationVerdict, difference, overtaken
 
 Status = Literal["passed", "regression", "inconclusive"]
 OPEN = ("unclear", "not_compared")
@@ -65,13 +64,7 @@ class VerifyResult:
     def of(cls, plan: VerifyPlan, study: Study, now: WinnerComparison, number: int) -> "VerifyResult":
         """Return the result of a verification whose trials have ended."""
         finished, trials, problem = plan.finished, study.trials(), plan.setup.problem
-
-        def verdict(configuration: Configuration) -> ConfigurationVerdict:
-            own = [trial for trial in trials if trial.configuration == configuration]
-            then = finished.found.repeats[configuration]
-            return judge(finished.roles[configuration], configuration, then=then, now=own, margin=plan.margin)
-
-        by_role = {role: verdict(each) for each, role in finished.roles.items()}
+        by_role = {role: plan.verdict(each, trials) for each, role in finished.roles.items()}
         return cls(
             study=finished.folder,
             number=number,

@@ -25,20 +25,26 @@ def run_verification(plan: VerifyPlan, callback: SessionCallback | None = None) 
     number, folder = open_folder(plan.finished.folder, plan.setup.problem)
     options = SessionOptions(folder=folder, facts=plan.facts, seed=number, callback=callback, verification=plan)
     with open_session(plan.setup, options) as executor:
-        now = measure_again(executor, plan.finished, plan.rounds)
+        now = measure_again(executor, plan)
         result = VerifyResult.of(plan, executor.study, now, number)
         write_verdict(folder, result.to_dict())
         return result
 
 
-def measure_again(executor: TrialExecutor, finished: FinishedStudy, rounds: int) -> WinnerComparison:
-    """Repeat the configurations in turn until each has `rounds` repeats, no longer runs, or the budget is spent."""
-    study, contenders = executor.study, finished.contenders
+def measure_again(executor: TrialExecutor, plan: VerifyPlan) -> WinnerComparison:
+    """Repeat the configurations in turn until each has its repeats, no longer runs, or the budget is spent.
+
+    While the verdict on the winner is unclear, there are more rounds, up to the maximum.
+    """
+    study, contenders, rounds = executor.study, plan.finished.contenders, plan.rounds
     while True:
         study.recover()
         running, trials = study.running(), study.trials()  # in this order, so that one that ends meanwhile is seen
-        now = measured_again(finished, trials)
+        now = measured_again(plan.finished, trials)
         due = now.missing(rounds) if now.repeats else None
+        if due is None and rounds < plan.most_rounds and plan.verdict(plan.finished.found.best.configuration, trials).verdict == "unclear":
+            rounds += 1
+            continue
         if due is None:
             return now
         expected_s = repeat_s(contenders[due], executor.problem)

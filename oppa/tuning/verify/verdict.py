@@ -11,7 +11,7 @@ from oppa.tuning.comparison import is_unreliable, rates
 from oppa.tuning.verification import Interval, SpeedUp, interval, speed_up
 
 MARGIN = 0.05
-"""Change of throughput that is never called slower or faster, unless the user states another one.
+"""Change of throughput that is never called slower or faster, and is excluded where the verdict is `as fast`.
 
 An interval is that of repeats within one session. It does not cover what differs between sessions: clocks, temperature, placement.
 """
@@ -50,7 +50,7 @@ class ConfigurationVerdict:
             return f"no longer runs: {self.cause}" if self.verdict == "no_longer_runs" else f"cannot be compared: {self.cause}"
         words = WORDS if objective.is_throughput else WORDS_OF_OBJECTIVE
         if self.verdict == "unclear":
-            return f"may be {words['slower']}: {changed(self.ratio)}; more rounds would show"
+            return f"may be {words['slower']}: {changed(self.ratio)}; more rounds, or more repeats in the study, would show"
         word = words[self.verdict]
         return f"{word}: {changed(self.ratio)}" if self.verdict == "as_fast" else f"{word} by {difference(self.ratio)}"
 
@@ -95,11 +95,13 @@ def judge(role: str, configuration: Configuration, *, then: Sequence[Trial], now
 def verdict_on(ratio: Interval, margin: float) -> Verdict:
     """Return the verdict on a ratio of throughputs: a change differs from 1 by more than the margin, and its interval excludes 1.
 
-    A ratio below 1 - margin whose interval includes 1 is unclear: more rounds would show whether it is noise.
+    Any other ratio is as fast if its whole interval is above 1 - margin. Otherwise it is unclear, and more rounds would show.
     """
-    if ratio.value < 1 - margin:
-        return "slower" if ratio.high < 1 else "unclear"
-    return "faster" if ratio.low > 1 and ratio.value > 1 + margin else "as_fast"
+    if ratio.value < 1 - margin and ratio.high < 1:
+        return "slower"
+    if ratio.value > 1 + margin and ratio.low > 1:
+        return "faster"
+    return "as_fast" if ratio.low >= 1 - margin else "unclear"
 
 
 def overtaken(winner_over_reference: SpeedUp, margin: float) -> bool:
