@@ -24,7 +24,7 @@ def run_simulated(simulated_trial: SimulatedTrial, stop_rule: StopRule | None = 
     times = simulated_trial.step_times_s
     if simulated_trial.outcome != "completed" or len(times) < 2:
         return TrialResult(outcome=simulated_trial.outcome, cause=simulated_trial.cause, seconds=simulated_trial.setup_s)
-    looks = ((q, stop_rule(times[:q])) for q in range(2, len(times))) if stop_rule else ()
+    looks = ((q, stop_rule(times[:q], simulated_trial.setup_s)) for q in range(2, len(times))) if stop_rule else ()
     stop, outcome = next(((q, found) for q, found in looks if found), (len(times), "completed"))
     return TrialResult(
         outcome=outcome,

@@ -32,7 +32,7 @@ RECENT = 1000
 FLOOD = 1000
 """Reported steps per step of the trial, beyond which a program does not report steps but fills memory."""
 
-StopRule = Callable[[Sequence[float]], Outcome | None]
+StopRule = Callable[[Sequence[float], float], Outcome | None]
 """A function of the seconds of a step in each report so far, the first included. It returns the outcome of a trial that needs no further
 step."""
 
@@ -152,7 +152,7 @@ class TrialMonitor:
     def _apply_stop_rule(self) -> None:
         if self._stop_rule is None or self.stopped_as or len(self.measurements) >= self._wanted:
             return
-        if outcome := self._stop_rule(self.report_times_s):
+        if outcome := self._stop_rule(self.report_times_s, self.setup_s or 0.0):
             if not self._folder.is_dir():
                 self._end("failed", "the trial removed its folder")
                 return

@@ -28,6 +28,7 @@ from oppa.random_streams import stream
 from oppa.tuning.break_even import BreakEven, run_length_s
 from oppa.tuning.device_budget import CONTENDERS, total_s
 from oppa.tuning.spending import gpu_hours
+from oppa.tuning.stopping import precise_after
 from oppa.tuning.verification import Interval
 
 DRAWS = 200
@@ -36,8 +37,6 @@ MOST_TRIED = 48
 PERCENTILES = (50, 5, 95)
 CLOSE = 1.1
 """Ratio of a step time to the best one up to which a trial is expected to run all its steps instead of ending early."""
-PRECISE = 20
-"""Steps of a trial of the rule `precise`, if they vary by 3%. Assumed."""
 STARTS_S: Mapping[str, tuple[float, float]] = {"CPU": (0.5, 10.0), "GPU": (10.0, 180.0)}
 """Range of the start-up of a trial before one was seen: imports, rendezvous, start of images and compilation. Assumed."""
 
@@ -189,7 +188,8 @@ def _trial_s(draws: _Draws, limits: Limits, stopping: str) -> NDArray[np.float64
     One that does not fit takes its start alone. One that is clearly slower than the best ends after its first steps.
     """
     seconds, starts, best_s = draws.step_s[:, 1:], draws.start_s[:, None], draws.best_s[:, None]
-    complete = min(limits.q_max, limits.settle + max(limits.q_min, PRECISE) + 1) if stopping == "precise" else limits.q_max
+    precise = np.minimum(limits.q_max, limits.settle + 1 + precise_after(seconds, starts, limits))
+    complete = precise if stopping == "precise" else np.full_like(seconds, limits.q_max)
     steps = complete if stopping == "never" else np.where(seconds <= CLOSE * best_s, complete, limits.settle + limits.q_min + 2)
     trial_s = np.minimum(limits.trial_time_s, starts + steps * seconds)
     return np.asarray(np.where(draws.fits[:, 1:], trial_s, starts).mean(axis=1))

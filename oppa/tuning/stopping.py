@@ -8,6 +8,8 @@ Notation:
     r       throughput over these, steps per second
     s       standard deviation of one step's 1/t, steps per second
     N       number of trials of the search
+    sigma   standard deviation between trials of one configuration, as a share of r
+    S, c    seconds of a trial's measured steps, and of all the rest: its start and its warm-up
     delta   probability with which the bound of Lemma F.7 may fail
 """
 
@@ -17,6 +19,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtri, ndtr, ndtri, stdtrit  # quantiles; scipy.stats takes a second to import
 
 from oppa.errors import require_known
@@ -45,11 +49,11 @@ class Incumbent:
 
 Stops = Callable[[Sequence[float], Incumbent | None], bool]
 """A stopping test: (times of all steps so far, the incumbent) -> stop now?"""
-Completes = Callable[[Sequence[float]], bool]
-"""(times of all steps so far) -> is the trial complete now?"""
+Completes = Callable[[Sequence[float], float], bool]
+"""(times of all steps so far, seconds before the first one) -> is the trial complete now?"""
 
 
-def _complete_at_the_end(_: Sequence[float]) -> bool:
+def _complete_at_the_end(step_times_s: Sequence[float], start_s: float) -> bool:
     return False
 
 
@@ -63,16 +67,17 @@ class StopTest:
     least_s: float = 0.0
     """Seconds of measured steps before which no trial of a search stops."""
 
-    def __call__(self, step_times_s: Sequence[float], incumbent: Incumbent | None) -> Outcome | None:
+    def __call__(self, step_times_s: Sequence[float], incumbent: Incumbent | None, start_s: float = 0.0) -> Outcome | None:
         """Return the outcome of a trial that stops now; None if it goes on.
 
         Args:
             step_times_s: Seconds of all steps so far, the first (warm-up) included, shape (1 + q,).
             incumbent: The incumbent, measured by `estimate`; None before there is one.
+            start_s: Seconds from the trial's start to its first step.
         """
         if self.stops(step_times_s, incumbent):
             return "terminated_early"
-        return "completed" if self.completes(step_times_s) else None
+        return "completed" if self.completes(step_times_s, start_s) else None
 
 
 CONFIDENCE = 0.99
@@ -84,6 +89,10 @@ LEAST_S = 1.0
 """Seconds of steps before which a trial goes on: less than its start takes, and some processes become faster until then."""
 PRECISION = TRIAL_STDDEV / 3
 """Relative standard error of a throughput that is precise: a tenth of the variance between trials, which no further step reduces."""
+SMALL = (PRECISION / TRIAL_STDDEV) ** 2
+"""The same as a share of the variance between trials."""
+MOST_PRECISE = 32
+"""Steps after which trials whose steps vary as much as trials do are precise, however long their start is; 22 suffice."""
 TAU = 1e-3
 """The constant tau, in steps per second (App. G)."""
 DELTA = 0.05
@@ -157,30 +166,64 @@ def never(limits: Limits) -> StopTest:
     return StopTest(lambda step_times_s, incumbent: False)
 
 
-def until_precise(limits: Limits, confidence: float | None = None) -> StopTest:
-    """Complete a trial as soon as its throughput is precise, however fast it is: further steps would inform less than another trial.
-
-    Args:
-        confidence: Probability with which the standard error is below PRECISION, as the variance of few steps is itself uncertain.
-            None takes the variance as it is.
-    """
-
-    def completes(step_times_s: Sequence[float]) -> bool:
-        if len(step_times_s) < SEEN or not _enough(step_times_s, limits):
-            return False
-        seen = estimate(step_times_s)
-        if seen.kept < max(limits.q_min, 2):
-            return False
-        degrees = seen.kept - 1
-        widened = 1.0 if confidence is None else degrees / float(chdtri(degrees, confidence))
-        return math.sqrt(widened * seen.variance) / seen.steps_per_s < PRECISION
-
-    return dataclasses.replace(never(limits), completes=completes)
+def until_precise(limits: Limits) -> StopTest:
+    """Complete a trial as soon as its throughput is precise, however fast it is: its standard error is below PRECISION."""
+    return dataclasses.replace(never(limits), completes=lambda step_times_s, start_s: _steps_share(step_times_s, limits) < SMALL)
 
 
 def precise(limits: Limits) -> StopTest:
-    """Stop as `sure` does, and complete a trial whose throughput is precise with a probability of CONFIDENCE (`until_precise`)."""
-    return dataclasses.replace(sure(limits), completes=until_precise(limits, CONFIDENCE).completes)
+    """Stop as `sure` does, and complete a trial once a second of another trial would teach more than a second of its further steps.
+
+    A trial takes c + S seconds, and the relative variance of its throughput is sigma^2 + s^2 / (q r^2). So trials teach most per second where
+    the second term is the share S / c of the first (optimum subsampling, Cochran 1977, chapter 10). The share is at least SMALL and at most
+    1. The variance of few steps is uncertain, so that its upper limit counts.
+    """
+
+    def completes(step_times_s: Sequence[float], start_s: float) -> bool:
+        measured_s = sum(step_times_s[warm_up_steps(step_times_s) :])
+        other_s = start_s + sum(step_times_s) - measured_s
+        return _steps_share(step_times_s, limits, CONFIDENCE) < float(_optimal_share(measured_s, other_s))
+
+    return dataclasses.replace(sure(limits), completes=completes)
+
+
+def precise_after(step_s: NDArray[np.float64], start_s: NDArray[np.float64], limits: Limits) -> NDArray[np.float64]:
+    """Return the measured steps after which `precise` completes trials whose steps vary as much as trials do.
+
+    Args:
+        step_s: Seconds of a step; any shape.
+        start_s: Seconds before the first step, in a shape that broadcasts to that of `step_s`.
+
+    Returns:
+        Numbers of steps, at most `q_max`, in the shape of `step_s`.
+    """
+    least = max(limits.q_min, SEEN - 1)
+    q = least + np.arange(MOST_PRECISE)
+    caused = (q - 1) / chdtri(q - 1, CONFIDENCE) / q
+    step_s, start_s = np.broadcast_arrays(step_s[..., None], np.asarray(start_s)[..., None])
+    complete = caused < _optimal_share(q * step_s, start_s + step_s)
+    return np.asarray(np.minimum(limits.q_max, least + complete.argmax(axis=-1)), dtype=np.float64)
+
+
+def _optimal_share(measured_s: ArrayLike, other_s: ArrayLike) -> NDArray[np.float64]:
+    """Return the share of the variance between trials that the steps of the best length of a trial cause."""
+    return np.asarray(np.clip(np.asarray(measured_s) / np.asarray(other_s), SMALL, 1.0))
+
+
+def _steps_share(step_times_s: Sequence[float], limits: Limits, confidence: float | None = None) -> float:
+    """Return the variance of a throughput that its steps cause, over that between trials; infinite before enough were measured.
+
+    Args:
+        confidence: Probability with which the variance is below its upper limit, which counts. None takes the variance as it is.
+    """
+    if len(step_times_s) < SEEN or not _enough(step_times_s, limits):
+        return math.inf
+    seen = estimate(step_times_s)
+    if seen.kept < max(limits.q_min, 2):
+        return math.inf
+    degrees = seen.kept - 1
+    widened = 1.0 if confidence is None else degrees / float(chdtri(degrees, confidence))
+    return widened * seen.variance / (seen.steps_per_s * TRIAL_STDDEV) ** 2
 
 
 RULES = {"precise": precise, "sure": sure, "paper": paper, "paper-bound": paper_bound, "never": never}
@@ -195,7 +238,7 @@ def make_rule(name: str, limits: Limits) -> StopTest:
     return StopTest(
         lambda step_times_s, incumbent: rule.stops(step_times_s[settle:], incumbent),
         lambda step_times_s: rule.estimate(settled(step_times_s, settle)),
-        lambda step_times_s: rule.completes(step_times_s[settle:]),
+        lambda step_times_s, start_s: rule.completes(step_times_s[settle:], start_s + sum(step_times_s[:settle])),
         rule.least_s,
     )
 
@@ -206,7 +249,7 @@ def against(rule: StopTest, observations: Iterable[Observation]) -> StopRule:
     No trial stops before it has taken `least_s` seconds of steps.
     """
     best = _incumbent(rule, observations)
-    return lambda step_times_s: rule(step_times_s, best) if sum(step_times_s[1:]) >= rule.least_s else None
+    return lambda step_times_s, start_s: rule(step_times_s, best, start_s) if sum(step_times_s[1:]) >= rule.least_s else None
 
 
 def _incumbent(rule: StopTest, observations: Iterable[Observation]) -> Incumbent | None:

@@ -212,7 +212,9 @@ def test_its_folder_tells_what_ran_and_how_long_it_took(case, ended) -> None:
 
 
 def test_a_stop_rule_ends_it_early(case, tmp_path) -> None:
-    result = case.run(tmp_path, case.endless, limits=case.limits, stop_rule=lambda times: "terminated_early" if len(times) >= 3 else None)
+    result = case.run(
+        tmp_path, case.endless, limits=case.limits, stop_rule=lambda times, start_s: "terminated_early" if len(times) >= 3 else None
+    )
     assert result.outcome == "terminated_early" and 3 <= result.steps < case.endless.steps
 
 

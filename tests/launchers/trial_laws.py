@@ -92,7 +92,7 @@ class TrialLaws:
         assert sorted(printed) == [(str(rank), trials.hosts[rank // per_host]) for rank in range(2 * per_host)]
 
     def test_a_stop_rule_ends_it_at_a_step(self, act):
-        result = act(LONG, steps=5000, stop_rule=lambda times: "terminated_early" if len(times) >= 3 else None)
+        result = act(LONG, steps=5000, stop_rule=lambda times, start_s: "terminated_early" if len(times) >= 3 else None)
         assert (result.outcome, result.cause) == ("terminated_early", "")
         assert 3 <= result.steps < 5000
 

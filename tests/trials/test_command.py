@@ -70,7 +70,7 @@ def test_a_program_that_would_go_on_gets_the_end_of_the_trial(act, tmp_path):
 
 
 def test_a_stop_rule_ends_it_early(act):
-    result = act(REPORTING, "1000", steps=900, stop_rule=lambda times: "terminated_early" if len(times) >= 3 else None)
+    result = act(REPORTING, "1000", steps=900, stop_rule=lambda times, start_s: "terminated_early" if len(times) >= 3 else None)
     assert result.outcome == "terminated_early" and 3 <= result.steps < 100
 
 
@@ -126,7 +126,10 @@ def test_a_progress_bar_that_shows_a_step_again_counts_it_once(act):
 
 def test_a_stop_rule_ends_a_program_without_the_client(act):
     result = act(
-        PRINTING, steps=900, pattern=r"took (?P<ms>[\d.]+) ms", stop_rule=lambda times: "terminated_early" if len(times) >= 3 else None
+        PRINTING,
+        steps=900,
+        pattern=r"took (?P<ms>[\d.]+) ms",
+        stop_rule=lambda times, start_s: "terminated_early" if len(times) >= 3 else None,
     )
     assert result.outcome == "terminated_early" and result.steps < 100
 

@@ -93,7 +93,7 @@ def test_steps_that_are_reported_together_are_one_observation_and_their_silence_
         dataclasses.replace(script_spec(), steps=1000),
         limit_s=1e9,
         hang_s=HANG_S,
-        stop_rule=lambda times: seen.append(tuple(times)),
+        stop_rule=lambda times, start_s: seen.append(tuple(times)),
         on_step=lambda _: None,
         clock=clock,
     )
@@ -125,7 +125,7 @@ def test_steps_that_settle_are_counted_as_steps_where_a_line_states_several(tmp_
     lines = ({"step": step, "step_time_s": means[step // 10], "averaged": step % 10 > 0} for step in range(200))
     options = {"limit_s": 1e9, "hang_s": HANG_S, "settle": 15, "on_step": lambda _: None}
     spec = dataclasses.replace(script_spec(), steps=1000)
-    monitor = TrialMonitor(tmp_path, spec, stop_rule=lambda times: seen.append(tuple(times)), **options)
+    monitor = TrialMonitor(tmp_path, spec, stop_rule=lambda times, start_s: seen.append(tuple(times)), **options)
     (tmp_path / trial_folder.MEASUREMENTS).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     monitor.poll()
     assert seen[-1][15:] == tuple(means[2:]) and _estimate(monitor, 15) == estimate(means[2:])
