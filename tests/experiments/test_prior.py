@@ -13,6 +13,7 @@ from experiments.prior.stalls import stall_probability
 from experiments.published.performance_pages import performance_pages
 from oppa.bench.fitting import fit
 from oppa.cost.coefficients import load_beliefs, medians
+from oppa.cost.hardware import load_hardware
 from oppa.cost.prediction import predict_rows
 from oppa.cost.step_time import step_time
 from oppa.errors import EnvironmentLackingError
@@ -38,6 +39,20 @@ def test_every_run_of_the_performance_pages_is_predicted_and_names_its_page() ->
     figures = page_figures(page_errors())
     assert sum(each["runs"] for name, each in figures.items() if not name.startswith("all pages")) == len(runs)
     assert all(0 <= each["time_covered"] <= 1 and each["low"] <= each["ratio"] <= each["high"] for each in figures.values())
+
+
+def test_submissions_to_mlperf_compute_less_than_their_devices_can() -> None:
+    runs = performance_pages()
+    runs = runs[runs["source"] == "mlperf_training"]
+    assert len(runs) == 139 and runs["url"].str.fullmatch(r"https://github.com/mlcommons/training_results_v\d.\d/tree/[0-9a-f]{40}/.*").all()
+    layer = runs["hidden"] * (2 * runs["hidden"] * (1 + runs["kv_heads"] / runs["heads"]) + runs["ffn"] * (3 - runs["gated"].eq(False)))
+    weights = runs["layers"] * layer + runs["hidden"] * runs["vocab"]
+    known = {"GPT-3 175B": 175e9, "Llama 2 70B": 69e9, "Llama 3.1 405B": 405e9, "Llama 3.1 8B": 7.5e9}
+    assert (weights / runs["model"].map(known) - 1).abs().max() < 0.02
+    passes = runs["trained"].eq("lora").map({True: 4, False: 6})  # frozen weights have no gradients
+    rate = passes * weights * runs["seq_len"] * runs["gbs"] / runs["gpus"] / runs["step_time_s"]
+    peak = [load_hardware(device).matmul_peak(precision) for device, precision in zip(runs["device"], runs["precision"], strict=True)]
+    assert (rate / peak).between(0.05, 0.6).all()
 
 
 @pytest.mark.usefixtures("no_data")
