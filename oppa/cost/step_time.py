@@ -118,8 +118,8 @@ def exchange_times(work: Workload, stage: Tensor, c: Coefficients) -> tuple[Tens
     forward, backward = stage / 3, 2 / 3 * stage
     behind = layout.overlap_exchange * c["overlap"] * backward  # hidden by the last micro-batch's backward pass
     covered = layout.overlap_gather * c["overlap"] * forward  # hidden by the first micro-batch's forward pass
-    below_one = torch.maximum(reduced - behind, last_reduced)
-    at_one = torch.where(formats.gradients_scattered_from > 1, below_one, torch.maximum(scattered - behind, last_scattered))
+    below_one = torch.maximum(_exposed(reduced, behind, work), last_reduced)
+    at_one = torch.where(formats.gradients_scattered_from > 1, below_one, torch.maximum(_exposed(scattered, behind, work), last_scattered))
     hidden = formats.prefetches * work.machine.asynchronous * c["overlap"]
     each = layout.num_microbatches
     exchanges = exchanges_of_gradients(work)
@@ -131,9 +131,24 @@ def exchange_times(work: Workload, stage: Tensor, c: Coefficients) -> tuple[Tens
     sharded = exchanges * torch.maximum(scattered - torch.maximum(hidden * backward, behind), last_scattered)
     often = torch.where(formats.gathers_each > 0, each, 1.0)
     kept = sharded, often * (gathered - torch.maximum(covered, hidden * forward)).clamp_min(0)  # a pass of ZeRO 2 keeps what it gathered
-    by_stage = zip((below_one, torch.zeros_like(reduced)), (at_one, (gathered - covered).clamp_min(0)), kept, always, strict=True)
+    by_stage = zip(
+        (below_one, torch.zeros_like(reduced)), (at_one, _exposed(gathered, covered, work).clamp_min(0)), kept, always, strict=True
+    )
     exchanged, collected = (_of_stage(layout.zero_stage, stages) for stages in by_stage)
     return torch.where(work.replicas > 1, exchanged, 0.0), torch.where(work.replicas > 1, collected, 0.0)
+
+
+def _exposed(exchange: Tensor, hidden: Tensor, work: Workload) -> Tensor:
+    """Return the seconds of an exchange beyond what hides them, shape (n,), if one micro-batch's pass hides `hidden`; less than 0 if less.
+
+    Interleaved stages run pp micro-batches through a chunk before the next. A chunk is exchanged from its last micro-batch on, while those
+    of the next chunks run (`is_last_microbatch_for_model_chunk` of megatron/core/pipeline_parallel/schedules.py). Either all chunks are
+    late together, or the last one alone, which its own last micro-batch hides. What is gathered mirrors this.
+    """
+    layout = work.layout
+    group = torch.minimum(layout.num_microbatches, layout.pp)
+    passes = ((layout.model_chunks - 1) * group + 1) / layout.model_chunks
+    return torch.maximum(exchange - passes * hidden, (exchange - hidden) / layout.model_chunks)
 
 
 class _Exchange(NamedTuple):

@@ -336,3 +336,36 @@ def test_a_pipeline_over_hosts_stalls_only_under_the_framework_whose_runs_stalle
     assert stalled_probability(work).tolist() == pytest.approx([1 - 0.988**32, 0.0, 0.0, 0.0])
     own = dataclasses.replace(work, machine=dataclasses.replace(work.machine, stalls=torch.zeros(4)))
     assert not stalled_probability(own).any(), "the network is that of the job's own cluster"
+
+
+@law
+@given(st.sampled_from([1, 2, 4, 12]), st.sampled_from([2, 4, 8]), st.integers(1, 3), st.floats(0.01, 20))
+def test_chunks_are_exchanged_while_the_next_ones_run(chunks, pp, rounds, passes) -> None:
+    """An oracle steps through the last backward passes of interleaved stages, with one exchange at a time."""
+    layout = {
+        "dp": 64,
+        "tp": 1,
+        "pp": pp,
+        "zero": 1,
+        "gbs": 64 * pp * rounds,
+        "layers": 96,
+        "framework": "megatron",
+        "model_chunks": chunks,
+    }
+    work = work_of(layout, {**layout, "overlap_zero_comm": True, "overlap_zero_allgather": True})
+    beliefs = {**C, "overlap": torch.ones_like(C["overlap"])}
+    gradients, parameters = (each[0].item() for each in exchange_times(work, torch.ones(2, dtype=torch.float64), beliefs))
+    stage = gradients / passes
+    hidden_gradients, hidden_parameters = exchange_times(work, torch.full((2,), stage, dtype=torch.float64), beliefs)
+    assert hidden_gradients[1].item() == pytest.approx(late(gradients, 2 / 3 * stage, chunks, pp), rel=1e-6, abs=0.01 * gradients)
+    assert hidden_parameters[1].item() == pytest.approx(late(parameters, stage / 3, chunks, pp), rel=1e-6, abs=0.01 * parameters)
+
+
+def late(exchange: float, each: float, chunks: int, pp: int) -> float:
+    """Return the seconds by which the exchange ends after the passes of the last group of micro-batches, each of which takes `each`."""
+    ends, free = 0.0, 0.0
+    for _ in range(chunks):
+        last = ends + (pp - 1) * each / chunks  # the chunk's last micro-batch starts
+        ends = last + each / chunks
+        free = max(free, last) + exchange / chunks
+    return max(free - ends, 0.0)
