@@ -98,8 +98,8 @@ def layout_of(
         columns: Values or arrays of shape (n,) by name. Optional are `schedule`, the overlaps, `stage_layout`, the bucket sizes, and the
             degrees and options of today's training: `cp`, `cp_mode`, `ep`, `etp`, `dispatcher`, `overlap_ep`, `shard`,
             `sequence_parallel`, `recompute_layers`, `recompute_modules`, `gradients`, `moments`, `attention`, `loss`, `residuals`, `norms`,
-            `expert_products`, `offload`, `offload_parameters`, `overlap_tp`, `compiled`, `hpz`, `quantized_weights`,
-            `quantized_gradients` and `fp8_weights`.
+            `expert_products`, `offload`, `offload_parameters`, `overlap_tp`, `compiled`, `cuda_graphs`, `hpz`,
+            `quantized_weights`, `quantized_gradients` and `fp8_weights`.
         framework: Decides what an absent column means.
         balanced: Stages are cut so that the output projection gets its share of the time; a flag, or flags of shape (n,).
     """
@@ -115,7 +115,7 @@ def layout_of(
     offload, buckets = np.asarray(columns.get("offload", "none")), _bucket_mb(columns, numbers["zero_stage"]) * MIB
     facts = {
         **numbers,
-        **{name: _flags(columns, name) for name in ("compiled", "fp8_weights", "overlap_ep", "overlap_tp")},
+        **{name: _flags(columns, name) for name in ("compiled", "cuda_graphs", "fp8_weights", "overlap_ep", "overlap_tp")},
         "cp": cp,
         "cp_mode": _codes(columns.get("cp_mode", framework.usual("cp_mode") if framework else ""), CP_MODES),
         "ep": _numbers(columns, "ep", 1),
@@ -342,6 +342,7 @@ def format_facts(
         "reduced_bytes": 4.0 if full else framework.reduced_bytes,
         "overlaps_tp_backward": framework.overlaps_tp_backward,
         "separate_experts": framework.separate_experts,
+        "gathers_eight_bit": framework.gathers_eight_bit,
         "selective": SELECTIVE.index(framework.selective),
         "eight_bit_copy_bytes": framework.eight_bit_copy_bytes,
         "eight_bit_saving": framework.eight_bit_saving,

@@ -27,7 +27,7 @@ COLUMNS = (
     *("cp", "cp_mode", "etp", "dispatcher", "overlap_ep", "gradients", "moments"),
     *("shard", "sequence_parallel", "recompute_layers", "recompute_modules"),
     *("attention", "loss", "residuals", "norms", "expert_products", "offload", "precision"),
-    *("overlap_tp", "compiled", "offload_parameters", "hpz", "quantized_weights", "quantized_gradients", "fp8_weights"),
+    *("overlap_tp", "compiled", "cuda_graphs", "offload_parameters", "hpz", "quantized_weights", "quantized_gradients", "fp8_weights"),
 )
 """Columns of the cost model that a search space may have as parameters of its own, besides those that are fields of a configuration.
 
@@ -98,6 +98,7 @@ class _File(DeclaredTable):
     balanced_stages: bool = False
     overlaps_tp_backward: bool = False
     separate_experts: bool = False
+    gathers_eight_bit: bool = False
     overlaps_interleaved_p2p: bool = False
     fused_gate: bool = False
     eight_bit_saving: Annotated[float, Field(ge=0, lt=1)] = 0.3
@@ -124,6 +125,8 @@ class FrameworkPrior:
     """Tensor-parallel communication of inputs and their gradients overlaps the backward pass's matrix products."""
     separate_experts: bool
     """The experts of a layer are computed one by one, so that each adds to what a host launches."""
+    gathers_eight_bit: bool
+    """Tensor-parallel ranks gather the inputs of 8-bit matrix products in 8 bits, under sequence parallelism."""
     overlaps_interleaved_p2p: bool
     """Sends of interleaved stages overlap computation in a row that does not state it."""
     fused_gate: bool

@@ -99,10 +99,12 @@ class LayerTimes:
 def layer_time(work: Workload, c: Coefficients) -> Tensor:
     """Return the seconds of one layer on one micro-batch, shape (n,).
 
-    An asynchronous device takes its own time, or its host's time to launch the layer if that is longer. Otherwise the two add up.
+    An asynchronous device takes its own time, or its host's time to launch the layer if that is longer. Otherwise the two add up. The
+    device launches the operations of a graph itself.
     """
     device = layer_times(work, c).total
-    host = launched_operations(work) * c["layer_launch_s"] + _contention_time(work, c)
+    launches = (1 - work.layout.cuda_graphs) * launched_operations(work)
+    host = launches * c["layer_launch_s"] + _contention_time(work, c)
     return torch.where(work.machine.asynchronous > 0, torch.maximum(device, host), device + host)
 
 
@@ -235,14 +237,24 @@ def _exposed_tensor_time(work: Workload, matmul: Tensor, c: Coefficients) -> Ten
     (megatron/core/tensor_parallel/layers.py, `LinearWithGradAccumulationAndAsyncCommunication`).
     """
     layout, hidden = work.layout, c["overlap"].clamp_max(1)
-    group = CollectiveGroup.of(layout.tp, torch.ones_like(layout.tp), work.machine, work.devices)
-    one = gather_time(group, work.tokens * work.shape.hidden * work.formats.element_bytes, work.machine, c)
-    exchange = (1 + tensor_parallel_again(work) / 2) * TENSOR_PARALLEL_OPERATIONS * one
+    gathered, scattered = _tensor_operations(work, c)
+    exchange = (1 + tensor_parallel_again(work) / 2) * TENSOR_PARALLEL_OPERATIONS / 2 * (gathered + scattered)
     in_parts = exchange - torch.minimum(exchange, matmul) * hidden
-    gathered_again, inputs = layout.sequence_parallel * TENSOR_PARALLEL_OPERATIONS / 4 * one, TENSOR_PARALLEL_OPERATIONS / 2 * one
+    gathered_again = layout.sequence_parallel * TENSOR_PARALLEL_OPERATIONS / 4 * gathered
+    inputs = TENSOR_PARALLEL_OPERATIONS / 4 * (gathered + scattered)
     products = matmul / (2 + work.formats.trained + matmul_again(work))
     behind = exchange + gathered_again - torch.minimum(inputs, (1 + layout.sequence_parallel) * products * hidden)
     return torch.where(layout.overlap_tp > 0, in_parts, torch.where(work.formats.overlaps_tp_backward > 0, behind, exchange))
+
+
+def _tensor_operations(work: Workload, c: Coefficients) -> tuple[Tensor, Tensor]:
+    """Return the seconds of one tensor-parallel all-gather and of one reduce-scatter of a micro-batch's tokens, shape (n,) each."""
+    layout, machine, formats = work.layout, work.machine, work.formats
+    group = CollectiveGroup.of(layout.tp, torch.ones_like(layout.tp), machine, work.devices)
+    numbers = work.tokens * work.shape.hidden
+    narrow = layout.sequence_parallel * machine.eight_bit * formats.gathers_eight_bit
+    gathered = gather_time(group, numbers * torch.where(narrow > 0, 1.0, formats.element_bytes), machine, c)
+    return gathered, gather_time(group, numbers * formats.element_bytes, machine, c)
 
 
 def _exposed_expert_time(work: Workload, computation: Tensor, c: Coefficients) -> Tensor:

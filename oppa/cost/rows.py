@@ -56,7 +56,10 @@ HIERARCHICAL = dict.fromkeys(
 CORE = "core_attn"
 """Module that selective recomputation repeats if none is stated."""
 OVERLAPS = ("overlap_p2p", "overlap_zero_comm", "overlap_zero_allgather")
-LAYOUT_FLAGS = (*OVERLAPS, "overlap_tp", "overlap_ep", "compiled", "quantized_weights", "quantized_gradients", "fp8_weights")
+LAYOUT_FLAGS = (
+    *(*OVERLAPS, "overlap_tp", "overlap_ep", "compiled", "cuda_graphs"),
+    *("quantized_weights", "quantized_gradients", "fp8_weights"),
+)
 FLAGS = {"gated": True, "tied": False, **dict.fromkeys(LAYOUT_FLAGS, False)}
 """Optional flags, with their defaults; those of `sequence_parallel` and, with model chunks, of `overlap_p2p` are the framework's."""
 WORDS: dict[str, tuple[Sequence[str], str]] = {

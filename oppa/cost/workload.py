@@ -178,6 +178,8 @@ class ConfigurationFacts(Columns):
     """1 if tensor-parallel communication runs in parts, at the same time as the matrix products that need it."""
     compiled: Tensor
     """1 if a compiler fuses the element-wise operations."""
+    cuda_graphs: Tensor
+    """1 if a layer's operations are one graph, so that its host launches none of them."""
     bucket_bytes: Tensor
     """Bytes of gradients that replicas exchange in one operation."""
     last_bucket_bytes: Tensor
@@ -246,6 +248,8 @@ class FormatFacts(Columns):
     """1 if tensor-parallel communication of inputs and their gradients overlaps the backward pass's matrix products."""
     separate_experts: Tensor
     """1 if the experts of a layer are computed one by one."""
+    gathers_eight_bit: Tensor
+    """1 if tensor-parallel ranks gather the inputs of 8-bit matrix products in 8 bits."""
     selective: Tensor
     """Index into SELECTIVE."""
     eight_bit_copy_bytes: Tensor

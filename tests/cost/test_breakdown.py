@@ -36,6 +36,7 @@ VALUES = {
     "loss": ["fused", "plain"],
     "norms": ["fused", "plain"],
     "compiled": [False, True],
+    "cuda_graphs": [False, True],
     "offload": ["none", "activations", "optimizer", "parameters"],
     "precision": ["fp32", "bf16", "fp8"],
     "optimizer": ["adamw", "adamw-bf16", "muon"],

@@ -91,6 +91,8 @@ def test_an_unknown_framework_is_answered_with_those_that_there_are() -> None:
         ("torchtitan", "sequence_parallel", [False, True], "sequence_parallel", {False, True}),
         ("torchtitan", "compile", [False, True], "compiled", {False, True}),
         ("transformers", "torch_compile", [False, True], "compiled", {False, True}),
+        ("megatron", "cuda_graphs", ["none", "local"], "cuda_graphs", {"false", "true"}),
+        ("torchtitan", "cuda_graphs", [False, True], "cuda_graphs", {False, True}),
         ("megatron", "tp_comm_overlap", [False, True], "overlap_tp", {False, True}),
         ("accelerate", "cp_comm", ["allgather", "alltoall"], "cp_mode", {"ring", "all-gather"}),
         ("megatron", "recompute_modules", ["core_attn", "mlp"], "recompute_modules", {"core_attn", "mlp"}),

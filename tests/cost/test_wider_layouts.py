@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oppa.cost.beliefs import prior_beliefs
+from oppa.cost.breakdown import times
 from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.framework import frameworks, load_framework
 from oppa.cost.hardware import load_hardware
-from oppa.cost.layers import MORE_OPERATIONS_IN_A_RING, STREAMED_SHARE
+from oppa.cost.layers import MORE_OPERATIONS_IN_A_RING, STREAMED_SHARE, layer_times
 from oppa.cost.memory import first_stage
 from oppa.cost.stages import activation_elements, stage_parameters
 from oppa.cost.step_time import replica_time, step_time
@@ -60,6 +61,28 @@ def test_tensor_parallel_communication_hides_behind_matrix_products() -> None:
     assert hidden < shown
     alone, flagged = predicted(*({**wide, "tp": 1, "overlap_tp": flag} for flag in (False, True)))[TIME]
     assert alone == flagged
+
+
+def test_a_graph_of_a_layer_leaves_its_host_nothing_to_launch() -> None:
+    """A device that computes for longer than its host launches gains nothing, and another only what it waited for."""
+    short, long = {**LONG, "seq_len": 1024, "gbs": 1, "dp": 1, "cp": 8}, {**LONG, "gbs": 1, "dp": 1}
+    work = work_of(*({**each, "cuda_graphs": graphs} for each in (short, long) for graphs in (False, True)))
+    host, computed = (times(work, prior_beliefs(load_hardware("H100")))[name] for name in ("host", "matmul"))
+    assert host[0] > computed[0] and host[1:].tolist() == [0, 0, 0] and torch.equal(computed[::2], computed[1::2])
+
+
+def test_transformer_engine_gathers_inputs_of_8_bit_products_in_8_bits() -> None:
+    """Half of the tensor-parallel operations are gathers under sequence parallelism, and their payload is half as large."""
+    huge = {"dp": 1, "tp": 8, "pp": 1, "gbs": 64, "mbs": 64, "framework": "megatron"}
+    c = prior_beliefs(load_hardware("H100"))
+    eight, wide, whole = (
+        layer_times(
+            work_of({**huge, "precision": precision, "sequence_parallel": parallel, "overlap_tp": True}), {**c, "overlap": 0 * c["overlap"]}
+        )
+        for precision, parallel in (("fp8", True), ("bf16", True), ("fp8", False))
+    )
+    assert (eight.tensor_parallel / wide.tensor_parallel).item() == pytest.approx(0.75, abs=0.01)
+    assert whole.tensor_parallel.item() == pytest.approx(wide.tensor_parallel.item())
 
 
 def test_a_compiler_moves_fewer_bytes() -> None:

@@ -44,7 +44,9 @@ def test_every_run_of_the_performance_pages_is_predicted_and_names_its_page() ->
 def test_submissions_to_mlperf_compute_less_than_their_devices_can() -> None:
     runs = performance_pages()
     runs = runs[runs["source"] == "mlperf_training"]
-    assert len(runs) == 139 and runs["url"].str.fullmatch(r"https://github.com/mlcommons/training_results_v\d.\d/tree/[0-9a-f]{40}/.*").all()
+    assert (
+        len(runs) == 139 and runs["url"].str.fullmatch(r"https://github.com/mlcommons/training_results_v\d.\d/tree/[0-9a-f]{40}/.*").all()
+    )
     layer = runs["hidden"] * (2 * runs["hidden"] * (1 + runs["kv_heads"] / runs["heads"]) + runs["ffn"] * (3 - runs["gated"].eq(False)))
     weights = runs["layers"] * layer + runs["hidden"] * runs["vocab"]
     known = {"GPT-3 175B": 175e9, "Llama 2 70B": 69e9, "Llama 3.1 405B": 405e9, "Llama 3.1 8B": 7.5e9}

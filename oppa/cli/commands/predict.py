@@ -42,8 +42,8 @@ def predict(
     layout     cp, cp_mode, sequence_parallel, ep, etp, dispatcher, shard,
                recompute_layers, recompute_modules, offload, overlap_tp,
                overlap_ep, overlap_p2p, overlap_zero_comm,
-               overlap_zero_allgather, compiled, stage_layout, hpz,
-               quantized_weights, quantized_gradients, fp8_weights
+               overlap_zero_allgather, compiled, cuda_graphs, stage_layout,
+               hpz, quantized_weights, quantized_gradients, fp8_weights
     model      gated, tied, head_dim, attention, loss, residuals, norms,
                experts, experts_per_token, expert_ffn, shared_expert_ffn,
                expert_products, dense_layers, kv_lora_rank, q_lora_rank,
