@@ -52,9 +52,9 @@ def page_section(errors: pd.DataFrame) -> Section:
     return Section(
         title="What projects publish on their own pages",
         text="Runs of performance pages and of MLPerf Training, with their addresses in `experiments/published/performance_pages.csv`. "
-        "No coefficient is fitted to them, but formulas were corrected with them in view. Ratios of predicted and measured step times "
-        "are medians, with the 10th and the 90th percentile. All runs ran, so all should be predicted to fit. Releases of one project differ by up to 1.7 times "
-        "for the same layout. Devices with less power than the catalogue's are judged apart, and not by what fits.",
+        "No coefficient is fitted to them, but formulas were corrected with them in view. Ratios of predicted and measured step times are "
+        "medians, with the 10th and the 90th percentile. All runs ran, so all should be predicted to fit. Releases of one project differ "
+        "by up to 1.7 times for the same layout. Devices with less power than the catalogue's are judged apart, and not by what fits.",
         columns=(
             *("page", "kind", ">runs", ">predicted / measured", ">error of step time", ">coverage"),
             *(">predicted to fit", ">memory: predicted / measured"),
