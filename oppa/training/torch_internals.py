@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._profiler import RecordScope
 from torch._C._profiler import _ExtraFields_Allocation as AllocationEvent
 from torch._C._profiler import _ProfilerEvent as ProfilerEvent
@@ -43,6 +43,7 @@ __all__ = [
     "accumulated_apart",
     "all_threads_counted",
     "disable_profiler",
+    "divide_factors",
     "enable_profiler",
     "foreach_mul_",
     "foreach_norm",
@@ -97,6 +98,15 @@ def accumulated_apart(sharded: FSDPModule) -> dict[int, Callable[[], Tensor | No
 def _apart(parameter: "weakref.ref[Any]") -> Tensor | None:
     found: Tensor | None = getattr(parameter(), "unsharded_accumulated_grad", None)
     return found
+
+
+def divide_factors(model: nn.Module) -> set[float | None]:
+    """Return what FSDP2 divides summed gradients by, as `set_gradient_divide_factor` states it; None is the number of ranks.
+
+    The result is empty under a version of torch that keeps it elsewhere.
+    """
+    states = [module._get_fsdp_state() for module in model.modules() if isinstance(module, FSDPModule)]
+    return {group.gradient_divide_factor for state in states for group in getattr(state, "_fsdp_param_groups", ())}
 
 
 def forget_shardings() -> None:

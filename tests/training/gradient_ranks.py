@@ -176,6 +176,22 @@ def in_float32(model):
     return fully_shard(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32))
 
 
+def summed(model):
+    """Shard a model whose gradients are summed over ranks, as torchtitan's are; gloo cannot divide in a reduction."""
+    model = sharded(model)
+    for layer in model.layers:
+        layer.set_gradient_divide_factor(1.0)
+        layer.set_force_sum_reduction_for_comms(True)
+    return model
+
+
+def divided_unlike(model):
+    """Shard a model of which only one layer states a factor."""
+    model = sharded(model)
+    model.layers[1].set_gradient_divide_factor(1.0)
+    return model
+
+
 STANDING = {
     "core": meshed(functools.partial(core, "micro-batches")),
     "core, workers": meshed(functools.partial(core, "workers")),
@@ -192,6 +208,8 @@ FRESH = {
     "fsdp, workers": joined(functools.partial(looped, sharded, "workers")),
     "ddp, checked": joined(functools.partial(checked, DistributedDataParallel)),
     "fsdp, checked": joined(functools.partial(checked, sharded)),
+    "fsdp, summed, checked": joined(functools.partial(checked, summed)),
+    "fsdp, divided unlike": joined(functools.partial(refused, divided_unlike)),
     "ddp, scheduled": joined(functools.partial(scheduled, DistributedDataParallel)),
     "fsdp, scheduled": joined(functools.partial(scheduled, sharded)),
     "ddp, averaged at once": joined(functools.partial(astray, DistributedDataParallel, contextlib.nullcontext)),

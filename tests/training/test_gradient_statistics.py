@@ -186,6 +186,13 @@ def test_the_check_of_a_loop_of_ones_own_finds_both_norms(program: str, world: i
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("world", [1, 2])
+def test_gradients_that_fsdp2_sums_over_ranks_are_measured_as_the_check_finds_them(world: int, pool: RankPool) -> None:
+    measured, direct = of_json(pool.agreed("fsdp, summed, checked", world))
+    assert_same([measured], [direct])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["ddp", "fsdp", "fsdp in float32"])
 @pytest.mark.parametrize("world", [1, 2, *nightly(4)])
 def test_a_loop_of_ones_own_whose_workers_are_compared(program: str, world: int, pool: RankPool) -> None:
@@ -214,6 +221,11 @@ def test_workers_whose_gradients_never_add_up_by_themselves_are_refused(program:
 @pytest.mark.slow
 def test_parameters_that_tensor_parallelism_splits_too_are_refused(pool: RankPool) -> None:
     assert "nor entirely in FSDP2 alone" in pool.agreed("fsdp and tp", 2)
+
+
+@pytest.mark.slow
+def test_gradients_that_parts_of_a_model_divide_unlike_are_refused(pool: RankPool) -> None:
+    assert "different gradient divide factors: 1, unset" in pool.agreed("fsdp, divided unlike", 2)
 
 
 @pytest.mark.slow

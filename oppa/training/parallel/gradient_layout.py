@@ -23,6 +23,7 @@ from oppa.training.model.weights import pieces_of
 from oppa.training.parallel.data_parallel import of_expert
 from oppa.training.parallel.mesh import Mesh
 from oppa.training.parallel.tied_embeddings import COPIES
+from oppa.training.torch_internals import divide_factors
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,8 @@ class GradientLayout:
     group: dist.ProcessGroup | None = None
     replicas: int = 1
     """Number of ranks over which gradients are averaged."""
+    divisor: float | None = None
+    """Number by which the sum of gradients over ranks is divided; None: by `replicas`."""
     alike: int = 1
     """Number of ranks that run the same micro-batches: tensor-parallel peers times pipeline ranks times parts of a sequence."""
     pools: tuple[int, ...] = (1,)
@@ -84,7 +87,9 @@ def layout_of(model: nn.Module) -> GradientLayout:
     mesh = sharded[0].device_mesh
     group, copies = (mesh.get_group(), 1) if mesh.ndim == 1 else (_whole_world(mesh), mesh.size(0))
     placement = GradientPlacement(replicas=copies, holder=None if mesh.ndim == 1 else mesh.get_local_rank(0))
-    return GradientLayout(parts=[(model, dict.fromkeys(named, placement))], device=device, group=group, replicas=mesh.size())
+    return GradientLayout(
+        parts=[(model, dict.fromkeys(named, placement))], device=device, group=group, replicas=mesh.size(), divisor=_divisor_of(model)
+    )
 
 
 def _layout_of_engine(engine: Any) -> GradientLayout:
@@ -114,6 +119,18 @@ def _layout_of_engine(engine: Any) -> GradientLayout:
         replicas=engine.dp_world_size,
         averaged=parts if has_parts else None,
     )
+
+
+def _divisor_of(model: nn.Module) -> float | None:
+    """Return the number by which FSDP2 divides all gradients, if the user states one; raises InputError if there are several."""
+    factors = divide_factors(model)
+    if len(factors) > 1:
+        stated = ", ".join(sorted("unset" if factor is None else f"{factor:g}" for factor in factors))
+        raise InputError(
+            f"parts of the model have different gradient divide factors: {stated}",
+            hint="call `set_gradient_divide_factor` with one factor on each FSDP module",
+        )
+    return next(iter(factors), None)
 
 
 def _is_data_parallel(parameter: DTensor) -> bool:

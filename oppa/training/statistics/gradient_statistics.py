@@ -198,11 +198,11 @@ class GradientStatistics:
             return self._noise_scale
         least = KEPT_IN_TWO if self._in_two else 0.0
         self._noise_scale = self._noise_scale.passing(tokens, self._missed, least)  # of as many tokens as the measured step
-        self._missed = 0
+        self._missed, divisor = 0, self._layout.divisor or self._layout.replicas
         self._norms = tuple(
             Norms(
-                # A hook gets loss_scale * replicas * w_n * g_n, or its average over the pooled replicas.
-                small=small * pooled * weight / (loss_scale * self._layout.replicas) ** 2,
+                # A hook gets loss_scale * divisor * w_n * g_n, or its average over the pooled replicas.
+                small=small * pooled * weight / (loss_scale * divisor) ** 2,
                 big=big / loss_scale**2,
                 small_tokens=pooled * weight / per_token,
                 big_tokens=weight**2 / squared_per_token,
