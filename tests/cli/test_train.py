@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import re
 import shutil
 import signal
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from oppa.cli.views import run_view
+from oppa.control.own_trainer import run_book
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Origin, Table, TableRow
@@ -252,6 +254,28 @@ def test_a_step_is_printed_once_however_long_the_next_one_takes(tmp_path, monkey
             for _ in range(3):
                 watcher.tick()
     assert capsys.readouterr().err.count("steps/s") == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        ([(run_book.ADVISED, 16), (run_book.RECORDED, 0), (run_book.ADVISED, 16)], ["16"]),
+        ([(run_book.ADVISED, 16), (run_book.ADVISED, 32), (run_book.ADVISED, 16)], ["16", "32", "16"]),
+        ([(run_book.ADVISED, 16), (run_book.WITHDRAWN, 0), (run_book.ADVISED, 16)], ["16", "16"]),
+        ([(run_book.HELD_BACK, 16), (run_book.HELD_BACK, 16), (run_book.ADVISED, 16)], ["16", "16"]),
+    ],
+)
+def test_a_decision_that_is_not_followed_is_printed_once_while_it_stands(lines, shown, tmp_path, capsys) -> None:
+    (tmp_path / "job.toml").write_text(TRAIN_JOB)
+    present = Configuration(dp=2, global_batch=8, micro_batch=4)
+    run = RunSpec(uuid="u", problem=load_job(tmp_path / "job.toml"), configuration=present)
+    with contextlib.closing(ledger.Ledger(tmp_path)) as written:
+        watcher = run_view.RunView(run, tmp_path, Interruption())
+        for step, (event, batch) in enumerate(lines):
+            after = dataclasses.replace(present, global_batch=batch or 8).to_dict()
+            written.write(event, step=step, after=after, failure="why", reason=f"gain {step}", place="step-1")
+        watcher.tick()
+    assert re.findall(r"batch (16|32)", capsys.readouterr().err) == shown
 
 
 @pytest.mark.parametrize(("policy", "measured", "warned"), [("goodput", 60, 0), ("goodput", 1, 0), ("goodput", 0, 1), ("stagewise", 0, 0)])

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -173,6 +173,8 @@ class RunView(RunCallback):
         """The step of the last line, which is not printed twice."""
         self._said = ""
         """The last event that was shown."""
+        self._unfollowed: tuple[str, Any, str] | None = None
+        """The last decision that was advised or held back, if it may still stand."""
         self._ratio = needed_ratio(run.policy) if run.problem.command else ""
         """Statistic of a step that the policy needs of a user's own trainer; empty if it needs the noise scale, as others do."""
         self._unmeasured = 0 if needs_noise(run.policy) else None
@@ -231,9 +233,18 @@ class RunView(RunCallback):
                 if not line["updated"]:
                     style.err().print(f"step {line['step']}: [yellow]gradients are not finite[/]; no weight was changed")
                 self._warn_unmeasured(line)
-            elif (text := _event(line)) and text != self._said:  # a trainer may save twice after its last step
+            elif (text := _event(line)) and text != self._said and not self._stands(line):  # a trainer may save twice after its last step
                 style.err().print(text)
                 self._said = text
+
+    def _stands(self, line: Line) -> bool:
+        """Return True if a line repeats the last decision that was not followed; the ledger has it again every few steps."""
+        before = self._unfollowed
+        if line["event"] in (run_book.ADVISED, run_book.HELD_BACK):
+            self._unfollowed = (line["event"], line["after"], line["failure"])
+        elif line["event"] in (ledger.STARTED, ledger.CHANGED, run_book.WITHDRAWN):
+            self._unfollowed = None
+        return self._unfollowed is not None and self._unfollowed == before and line["event"] == before[0]
 
     def _warn_unmeasured(self, line: Line) -> None:
         """Print once that a trainer does not measure the gradients without which its policy decides nothing."""
