@@ -2,17 +2,20 @@
 
 import contextlib
 import json
+import math
 import resource
 from pathlib import Path
 
+import oppa_client.run
 import pytest
+from oppa_client import run_files
 
 from oppa.control.own_trainer import contract
 from oppa.control.own_trainer.attempt import PREEMPTION, OwnAttempt
 from oppa.control.own_trainer.checkpoint_record import newest_record
 from oppa.control.own_trainer.contract import AttemptTerms, PlanTerms
 from oppa.control.own_trainer.failed_change import PROOF, failed_change
-from oppa.control.own_trainer.run_book import RunBook
+from oppa.control.own_trainer.run_book import NOT_A_NUMBER, RunBook
 from oppa.errors import EnvironmentLackingError, MeasurementError, TrainingError
 from oppa.training.run import ledger
 from oppa.training.run.run_controller import ControllerDecision
@@ -239,6 +242,23 @@ def test_a_noise_scale_that_is_none_counts_as_not_measured(followed, noise):
     assert line["noise_scale"] is None and line["variance_ratio"] is None and line["health"] == "not_measured"
 
 
+@pytest.mark.parametrize(
+    ("losses", "steps"),
+    [([1.0, math.nan, math.inf, 2.0, None, math.nan], [1, 5]), ([math.nan, None, math.nan], [0]), ([1.0, None, 2.0], [])],
+)
+def test_losses_in_a_row_that_are_no_numbers_are_noted_once(followed, losses, steps):
+    for loss in losses:
+        followed.program.step(samples=8, loss=loss)
+    followed.attempt.read()
+    assert [line["step"] for line in followed.own.events(NOT_A_NUMBER)] == steps
+
+
+def test_a_loss_that_is_no_number_in_a_skipped_step_is_not_noted(followed):
+    followed.program.step(samples=8, loss=math.inf, skipped=True)
+    followed.attempt.read()
+    assert not followed.own.events(NOT_A_NUMBER)
+
+
 FAILED, REVOKED = TrialResult(outcome="out_of_memory", cause="no memory", seconds=1.0), TrialResult(outcome="interrupted", seconds=1.0)
 
 
@@ -286,6 +306,19 @@ def test_waiting_for_devices_or_a_pause_before_the_first_step_is_no_late_start(f
     followed.now_s += 2
     with pytest.raises(MeasurementError, match="took no step within 60 s"):
         followed.attempt.require_start(60.0)
+
+
+@pytest.mark.parametrize(("has_opened", "call"), [(False, "oppa_client.open_run"), (True, "run.step")])
+def test_a_trainer_that_reports_no_step_learns_which_call_it_lacks(followed, has_opened, call):
+    if has_opened:
+        spoken = {"protocol": contract.PROTOCOL, "oldest": contract.OLDEST, "client": "1", "abilities": oppa_client.run.ABILITIES}
+        run_files.write(followed.folder, run_files.ABILITIES, spoken)
+    followed.attempt.started()
+    followed.attempt.read()
+    followed.now_s += 61
+    with pytest.raises(MeasurementError) as refused:
+        followed.attempt.require_start(60.0)
+    assert f"`{call}`" in (refused.value.hint or "")
 
 
 @pytest.mark.parametrize(("reason", "moves"), [("stop", True), ("layout", True), (PREEMPTION, False)])

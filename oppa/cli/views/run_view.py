@@ -351,6 +351,8 @@ def _event(line: Line) -> str:
             return (
                 f"{where} [yellow]warning[/] the checkpoint {escape(line['place'])} is unreadable: an earlier one was resumed in its place"
             )
+        case run_book.NOT_A_NUMBER:
+            return f"{where} [yellow]warning[/] the trainer reports a loss that is not a number"
         case run_book.RECORDED:
             return f"{where} the trainer saved {escape(line['place'])}"
         case ledger.SAVED:

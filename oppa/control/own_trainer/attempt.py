@@ -237,7 +237,11 @@ class OwnAttempt:
         if pause_of(self.folder) is not None:
             self._waited_s = self._clock()
         elif self._clock() > self._waited_s + limit_s:
-            raise MeasurementError(f"the trainer took no step within {format_seconds(limit_s)} after its start")
+            call = "open the run with `oppa_client.open_run`" if self.abilities is None else "call `run.step` after each optimizer step"
+            raise MeasurementError(
+                f"the trainer took no step within {format_seconds(limit_s)} after its start",
+                hint=f"{call} on every rank; raise `trial_time` in [limits] if the first step comes later",
+            )
 
     def require_answers(self) -> None:
         """Raise TrainingError if the trainer has not answered a request, or not left, in its time; pauses move the time to leave."""

@@ -34,6 +34,8 @@ RESTARTED = "restarted"
 """First step of another process of oppa, with the seconds since the last step of the process before."""
 MOVED = "moved"
 """First step on other hosts than those of `started`, for example because Slurm has requeued the job meanwhile."""
+NOT_A_NUMBER = "loss_not_a_number"
+"""First of the steps in a row whose loss is not finite, although their updates were not skipped."""
 _MOST = 1e18
 """Largest statistic that is passed on, as in `StepFacts`."""
 REPEATED = 10
@@ -67,6 +69,8 @@ class RunBook:
         """The advice that stands."""
         self._counted: Configuration | None = None
         """The last advice that counts as a change, however often it is repeated."""
+        self._is_number = True
+        """False if the last loss that was reported is not finite."""
         self._ledger = Ledger(folder)
 
     def close(self) -> None:
@@ -155,6 +159,10 @@ class RunBook:
             plan=checked.plan.number,
             paused_s=report.paused_s,
         )
+        if report.reports_loss and not report.skipped:
+            was_number, self._is_number = self._is_number, report.loss is not None
+            if was_number and not self._is_number:
+                self.note(NOT_A_NUMBER, step=report.step)
         if self.controller is not None:
             self.controller.step(facts)
 
