@@ -225,6 +225,8 @@ class RunView(RunCallback):
 
     def _look(self) -> None:
         for line in self._tail.new():
+            if line["event"] == ledger.STARTED:
+                self._last = None  # a process that was killed may have left steps that are written down only now
             if line["event"] == ledger.STEP:
                 if self._last is None or any(self._last[name] != line[name] for name in ("configuration", "global_batch")):
                     self._times.clear()  # another attempt or configuration has another speed
