@@ -201,7 +201,7 @@ def _explain(kind: type[DeclaredTable], tables: Mapping[str, Any], detail: Error
     match detail["type"]:
         case "extra_forbidden":
             name = clipped(str(key))
-            inside = "" if path else next((f"did you mean `{other}.{name}`?" for other in tables_with(kind, name)), "")
+            inside = next((f"did you mean `{other}.{name}`?" for other in tables_with(kind, name)), "")
             return (f"{within} has no key `{name}`" if within else f"the key `{name}` is unknown"), inside or nearest(name, known)
         case "missing":
             return f"{within or 'the file'} lacks `{key}`", f"add `{key} = ...`; its keys are {', '.join(known)}"

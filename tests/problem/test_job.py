@@ -110,6 +110,12 @@ def test_runner_and_space_may_be_in_the_folder_of_the_job(write_job: WriteJob, t
 
 MISTAKES = {
     "key": ("devices_per_host", "device_per_host", "`[cluster]` has no key `device_per_host`", "did you mean `devices_per_host`?"),
+    "key of another table": (
+        CLUSTER,
+        CLUSTER + 'collective_timeout = "20 s"\n',
+        "`[cluster]` has no key `collective_timeout`",
+        "did you mean `training.collective_timeout`?",
+    ),
     "link key": ("latency", "latencies", "`[cluster.intra_host]` has no key `latencies`", "did you mean `latency`?"),
     "table": ("[batch]", "[bacth]", "the key `bacth` is unknown", "did you mean `batch`?"),
     "missing": ("global_batch = 32", "", "`[batch]` lacks `global_batch`", "add `global_batch = ...`"),
