@@ -1,8 +1,9 @@
 """Run the user's own launch line as a trial: fill it in, rewrite configuration files, start it, and read its steps if it reports none.
 
 Each line of output is matched against the declared pattern, or against those of known formats. The program is ended once it has taken the
-steps of the trial, or oppa has seen enough. A program that reports its steps itself (oppa_client) is only watched to its end. If there are
-several hosts, each runs one such process; the first that reads a step is the one that reports.
+steps of the trial, or oppa has seen enough. A harmless trial also ends with the program's own last step, before the program evaluates or
+saves. A program that reports its steps itself (oppa_client) is only watched to its end. If there are several hosts, each runs one such
+process; the first that reads a step is the one that reports.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for the modules in this folder
 
 import oppa_client
 from oppa_client import run_files
-from recognition import Recognition
+from recognition import Recognition, end_of
 from rewriting import rewrite
 from steps import StepCounter, facts_of
 
@@ -66,17 +67,20 @@ def main(folder):
         tokens=values.get("tokens_per_step", 1),
         better=steps.better if steps else "",
     )
-    return Follower(oppa_client.Trial(folder), steps, wanted=spec.steps, counter=counter).run(argv, spec.command.variables(values))
+    trial, to_end = oppa_client.Trial(folder), spec.command.originals is None
+    return Follower(trial, steps, wanted=spec.steps, counter=counter, to_end=to_end).run(argv, spec.command.variables(values))
 
 
 class Follower:
     """Starts a program, and reads its steps from its output."""
 
-    def __init__(self, trial, steps, *, wanted, counter):
-        self.trial, self.wanted, self.counter = trial, wanted, counter
+    def __init__(self, trial, steps, *, wanted, counter, to_end):
+        """Follow a program of so many steps; `to_end`: what it does after its own last step is left to it."""
+        self.trial, self.wanted, self.counter, self.to_end = trial, wanted, counter, to_end
         self.reporting = None
         self.pattern = re.compile(steps.pattern) if steps else None
         self.recognition = Recognition()
+        self.end = end_of(steps.format if steps else "")
         self.steps = steps
         self.enough, self.lacking = False, ""
 
@@ -121,6 +125,10 @@ class Follower:
                 facts = {"loss": step.loss} | ({"averaged": True} if step.averaged else {})
                 stop = not self.trial.step(step.seconds, memory_bytes=step.memory_bytes, **facts)
                 self.enough = stop or self.trial.next_step >= self.wanted
+        is_over = not self.to_end and self.end is not None and any(map(self.end.search, texts))
+        if is_over and self.trial.next_step and not self.enough:
+            self.trial.end("completed")
+            self.enough = True
 
     def recognise(self, texts, now_s):
         """Read lines by the format of which they are, once there are enough of them and if the program does not report by itself."""
@@ -128,7 +136,7 @@ class Follower:
         if not lines or self.reports_by_itself():
             return
         name = self.recognition.name
-        self.pattern = self.recognition.patterns[name]
+        self.pattern, self.end = self.recognition.patterns[name], end_of(name)
         (self.trial.folder / RECOGNISED).write_text(name)
         for earlier, then_s in lines:
             self.read(earlier, then_s)

@@ -22,6 +22,12 @@ def formats():
 FORMATS = formats()
 
 
+def end_of(name):
+    """Return the pattern of the line that ends the steps of a format; None if it has none."""
+    end = FORMATS.get(name, {}).get("end")
+    return re.compile(end) if end else None
+
+
 class Recognition:
     """Tries all formats on a program's lines, and keeps the lines that matched until one is established.
 

@@ -11,7 +11,7 @@ import pytest
 
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, JobError
-from oppa.problem.command import Argument, ConfigFile, LaunchCommand, StepFormat
+from oppa.problem.command import Argument, ConfigFile, LaunchCommand, Originals, StepFormat
 from oppa.problem.command_table import formats
 from oppa.problem.job import load_job
 from oppa.problem.training import Limits
@@ -34,13 +34,15 @@ def launcher():
 def act(launcher, tmp_path):
     """Run a program's text as a trial; `words` come behind it."""
 
-    def run(program, *words, steps=4, pattern=None, files=(), ranks=1, limits=None, **watching):
+    def run(program, *words, steps=4, pattern=None, format=None, files=(), ranks=1, limits=None, harmless=False, **watching):
         (tmp_path / "program.py").write_text(textwrap.dedent(program))
-        how = StepFormat(pattern=pattern) if pattern else None
+        pattern = formats()[format]["pattern"] if format else pattern
+        how = StepFormat(pattern=pattern, format=format or "") if pattern else None
         start = [sys.executable]
         if ranks > 1:
             start += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{devices}"]
         command = LaunchCommand(argv=(*start, str(tmp_path / "program.py"), *words), files=tuple(files), steps=how)
+        command = dataclasses.replace(command, originals=Originals(argv=command.argv)) if harmless else command
         spec = dataclasses.replace(script_spec(steps=steps, ranks=ranks), command=command)
         return run_trial(launcher, tmp_path / "trial", spec, limits=limits or LIMITS, **watching)
 
@@ -146,6 +148,30 @@ def test_a_stop_rule_ends_a_program_without_the_client(act):
 def test_how_such_a_program_fails_is_reported(act, end, outcome, cause):
     result = act(f"import sys\nprint('took 20.0 ms')\n{end}", pattern=r"took (?P<ms>[\d.]+) ms")
     assert result.outcome == outcome and cause in result.cause
+
+
+TRAINING = """
+    import pathlib, sys, time
+    for step in range(5):
+        time.sleep(0.05)
+        print({"loss": "2.5", "grad_norm": "1", "epoch": f"0.{step}"}, flush=True)
+    print({"train_runtime": "1.2", "epoch": "1"}, flush=True)
+    time.sleep(float(sys.argv[2]))
+    pathlib.Path(sys.argv[1]).touch()
+"""
+
+
+@pytest.mark.parametrize("format", ["hf-trainer", None])
+def test_a_harmless_trial_ends_with_the_programs_own_last_step_before_it_evaluates_or_saves(act, tmp_path, format):
+    result = act(TRAINING, str(tmp_path / "saved"), "100", steps=9, limits=dataclasses.replace(LIMITS, q_min=3), format=format, harmless=True)
+    assert (result.outcome, result.steps, result.cause) == ("completed", 5, "")
+    assert not (tmp_path / "saved").exists()
+
+
+def test_a_program_that_is_started_as_it_stands_does_what_it_does_after_its_last_step(act, tmp_path):
+    limits = dataclasses.replace(LIMITS, q_min=3)
+    result = act(TRAINING, str(tmp_path / "saved"), "0", steps=9, limits=limits, harmless=False)
+    assert (result.outcome, result.steps) == ("completed", 5) and (tmp_path / "saved").exists()
 
 
 COUNTING = """
