@@ -92,14 +92,22 @@ class ConfigFile:
     trial_keys: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Keys that only trials set, so that they are harmless: to a template, or to a value that is no text."""
 
-    def rewritten(self, values: Values) -> dict[str, Any]:
+    def rewritten(self, values: Values, copies: Mapping[str, Path] | None = None) -> dict[str, Any]:
         """Return each key to rewrite, with its value.
 
-        A key is omitted, so it stays as the file has it, if its choice lacks the parameter's value.
+        A key is omitted, so it stays as the file has it, if its choice lacks the parameter's value, or if it names a file without a copy.
+
+        Args:
+            copies: Paths of the copies of files that this one may name, by name.
         """
-        set_to = {key: _set_to(to, values) for key, to in self.keys.items()}
+        known = {**values, **{name: str(path) for name, path in (copies or {}).items()}}
+        set_to = {key: _set_to(to, known) for key, to in self.keys.items()}
         found = {key: value for key, found in set_to.items() for value in found}
         return found | {key: value_of(to, values) if isinstance(to, str) else to for key, to in self.trial_keys.items()}
+
+    def names(self, name: str) -> str:
+        """Return the key that names another file of the launch line; empty if none does."""
+        return next((key for key, to in self.keys.items() if to == f"{{{name}}}"), "")
 
     @property
     def choices(self) -> Iterator[Choice]:
@@ -381,9 +389,11 @@ def value_of(template: str, values: Values) -> Value:
 
 
 def _set_to(to: str | Value | Choice, values: Values) -> list[Value]:
-    """Return the value that a key is set to, in a list; empty if a choice lacks the parameter's value."""
+    """Return the value that a key is set to, in a list; empty if a choice lacks the parameter's value, or if a placeholder has none."""
     if isinstance(to, dict):
         return _chosen(to, values)
+    if isinstance(to, str) and not values.keys() >= {*names_in(to)}:
+        return []
     return [value_of(to, values) if isinstance(to, str) else to]
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,7 @@ def _files(
     files, folder = {file.name: file for file in command.files}, folder_of(command.argv)
     words, changes = list(found.words), list(found.changes)
     named = {each.path.strip("{}"): each for each in found.files if each.path.strip("{}") in files}
+    named |= {name: each for file in command.files for name, each in _inner(file, named.get(file.name), files)}
     for name, file in files.items():
         stated = named.get(name, FileInLine(option="", path="", keys=PLAIN))
         keys = _keys(stated, Path(file.path), {**dict.fromkeys(file.keys, "read"), **paths}, folder)
@@ -98,6 +99,14 @@ def _files(
             words = [_renamed(word, each, f"{{{name}}}") for word in words]
             changes += [change for change in keys.changes if change not in changes]
     return tuple(files.values()), tuple(words), changes
+
+
+def _inner(file: ConfigFile, stated: FileInLine | None, files: Mapping[str, ConfigFile]) -> Iterator[tuple[str, FileInLine]]:
+    """Yield the files of trials that a file of the line names in a key."""
+    table = writes().files[stated.keys].keys if stated is not None else {}
+    for name, key in ((name, file.names(name)) for name in files):
+        if key in table and table[key].file:
+            yield name, FileInLine(option=key, path=f"{{{name}}}", keys=table[key].file)
 
 
 def _keys(file: FileInLine, path: Path, paths: Mapping[str, UserKind], folder: Path) -> HarmlessKeys:

@@ -47,10 +47,9 @@ def main(folder):
     values = values_of(spec.configuration, spec.stated_model, spec.cluster, spec.training, steps=spec.steps, folder=folder)
     host = int(os.environ.get("PET_NODE_RANK", "0"))
     own = folder / f"host{host}" if host else folder  # the folder that oppa.trials.logs returns
-    copies = {}
+    copies = {file.name: own / Path(file.path).name for file in spec.command.files}
     for file in spec.command.files:
-        copies[file.name] = own / Path(file.path).name
-        rewrite(Path(file.path), copies[file.name], file.rewritten(values))
+        rewrite(Path(file.path), copies[file.name], file.rewritten(values, copies))
     # A container lacks the folders that only trials have, and the user's own mounts need not cover them.
     argv = with_mounts(spec.command.words(values, copies), client=catalog.client(), study=folder.parent.parent)
     if spec.command.originals:

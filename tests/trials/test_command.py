@@ -163,7 +163,9 @@ TRAINING = """
 
 @pytest.mark.parametrize("format", ["hf-trainer", None])
 def test_a_harmless_trial_ends_with_the_programs_own_last_step_before_it_evaluates_or_saves(act, tmp_path, format):
-    result = act(TRAINING, str(tmp_path / "saved"), "100", steps=9, limits=dataclasses.replace(LIMITS, q_min=3), format=format, harmless=True)
+    result = act(
+        TRAINING, str(tmp_path / "saved"), "100", steps=9, limits=dataclasses.replace(LIMITS, q_min=3), format=format, harmless=True
+    )
     assert (result.outcome, result.steps, result.cause) == ("completed", 5, "")
     assert not (tmp_path / "saved").exists()
 
@@ -340,6 +342,16 @@ def test_a_container_has_the_folders_of_the_client_and_of_the_study(launcher, tm
     command = LaunchCommand(argv=(*argv, str(tmp_path / "program.py"), "4"))
     spec = dataclasses.replace(script_spec(steps=4, ranks=1), command=command)
     assert run_trial(launcher, tmp_path / "trials" / "1", spec, limits=LIMITS).outcome == "completed"
+
+
+def test_a_copy_names_the_copy_of_another_file(act, tmp_path):
+    (tmp_path / "ds.json").write_text('{"stage": 1}')
+    (tmp_path / "args.json").write_text('{"deepspeed": "ds.json"}')
+    named = (("arguments", "args.json", {"deepspeed": "{ds}"}), ("ds", "ds.json", {"stage": "{micro_batch}", "rate": 0.5}))
+    files = [ConfigFile(name=name, path=str(tmp_path / path), keys=keys) for name, path, keys in named]
+    shown = 'import json, sys\nprint(json.load(open(json.load(open(sys.argv[1]))["deepspeed"])))'
+    act(shown, "{arguments}", files=files)
+    assert "{'stage': 1, 'rate': 0.5}" in (tmp_path / "trial" / "stdout.log").read_text()
 
 
 def test_configuration_files_are_copied_with_their_keys_rewritten(act, tmp_path):

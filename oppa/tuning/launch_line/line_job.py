@@ -75,10 +75,15 @@ class LineJob:
             if not (folder / FILE).exists():
                 write_atomically(folder / FILE, self.text.encode())
 
-    def files_of(self, configuration: Configuration) -> Iterator[tuple[EditedFile, dict[str, Value]]]:
-        """Yield the files that the line names, each with its keys in a configuration, without keys that only trials set."""
+    def files_of(self, configuration: Configuration, folder: Path | None = None) -> Iterator[tuple[EditedFile, dict[str, Value]]]:
+        """Yield the files that the line names, each with its keys in a configuration, without keys that only trials set.
+
+        Args:
+            folder: Where their copies are, for a file that names another one; None: there are none.
+        """
+        copies = {file.name: (folder / file.path.name).absolute() for file in self.meaning.files} if folder else {}
         command, values = self.problem.restored.launch_line(configuration), values_outside_trials(self.problem, configuration)
-        rewritten = {file.name: file.rewritten(values) for file in command.files} if command else {}
+        rewritten = {file.name: file.rewritten(values, copies) for file in command.files} if command else {}
         for file in self.meaning.files:
             yield file, {key: value for key, value in rewritten.get(file.name, {}).items() if key not in file.fixed}
 

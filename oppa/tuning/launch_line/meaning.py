@@ -73,11 +73,14 @@ class EditedFile:
     present: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The file's present values of these keys."""
 
+    copies: tuple[str, ...] = ()
+    """Keys that name the copies of other files."""
+
     @property
     def rewritten(self) -> list[str]:
         """Return what trials rewrite: the parameters by which keys vary, and the keys that have one value in all trials."""
         varied: list[str] = []
-        for to in self.keys.values():
+        for to in (to for key, to in self.keys.items() if key not in self.copies):
             varied += to if isinstance(to, Mapping) else sorted(placeholders(to)) if isinstance(to, str) else []
         return [*dict.fromkeys(varied), *(f"{key} = {spell(self.keys[key])}" for key in self.fixed)]
 

@@ -21,7 +21,7 @@ def write_files(job: LineJob, configuration: Configuration, folder: Path) -> lis
         StudyError: a copy cannot be written.
     """
     written = []
-    for file, keys in job.files_of(configuration):
+    for file, keys in job.files_of(configuration, folder):
         if keys:
             path = folder / file.path.name
             with disk_errors(folder):

@@ -10,7 +10,9 @@ from oppa.cost.framework import load_framework
 from oppa.errors import InputError
 from oppa.problem.describe import changes
 from oppa.tuning.formats.space_words import values_outside_trials
+from oppa.tuning.launch_line.changed_line import changed_line
 from oppa.tuning.launch_line.understand import understand
+from oppa.tuning.launch_line.winner_files import write_files
 from tests.tuning.launch_line.conftest import CPUS, GPUS
 from tests.tuning.launch_line.examples import FSDP
 
@@ -237,7 +239,7 @@ ARGUMENTS = json.dumps({"per_device_train_batch_size": 4, "gradient_accumulation
         (
             "torchrun --nproc-per-node 8 t.py a.json",
             {"a.json": ARGUMENTS[:-1] + ', "deepspeed": "ds.json"}', "ds.json": DS},
-            {"gradient_checkpointing": True},
+            {"gradient_checkpointing": True, **BATCH_OF_TRIAL},
         ),
         ("accelerate launch --config_file a.yaml t.py a.json", {"a.yaml": FSDP}, BATCH_OF_TRIAL),
         ("accelerate launch --config_file a.yaml t.py a.json", {"a.yaml": NAMES_DS, "ds.json": DS}, BATCH_OF_TRIAL),
@@ -253,6 +255,34 @@ def test_a_file_that_is_the_sole_argument_has_the_arguments_of_trials(line, file
     assert copy == {**keys, **harmless, "eval_delay": 1000000000}
     assert own.files[-1].rewritten(TRIAL) == keys
     assert "report_to = none is added: off in trials" in changes(made.problem)
+
+
+@pytest.mark.parametrize("name", ["args.yaml", "args.json"])
+def test_a_file_of_deepspeed_that_the_sole_argument_names_varies_as_on_the_command_line(name, job, tmp_path) -> None:
+    named = f"torchrun --nproc-per-node 8 t.py --deepspeed ds.json {BATCH}"
+    auto = {"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": "auto", "wandb": {"enabled": True}}
+    arguments = {**BATCH_OF_TRIAL, "output_dir": "out", "deepspeed": "ds.json"}
+    files = {name: json.dumps(arguments), "ds.json": json.dumps(auto), "t.py": PARSER}
+    made, usual = job(f"torchrun --nproc-per-node 8 t.py {name}", files), job(named, files)
+    assert {each.zero_stage for each in made.problem.candidates()} == {each.zero_stage for each in usual.problem.candidates()} == {1, 2, 3}
+    assert {each.micro_batch for each in made.problem.candidates()} == {each.micro_batch for each in usual.problem.candidates()}
+    by_name = {file.name: file for file in made.problem.command.files}
+    assert by_name["ds"].rewritten(TRIAL)["zero_optimization.stage"] == 3 and by_name["ds"].rewritten(TRIAL)["wandb.enabled"] is False
+    assert by_name["arguments"].rewritten(TRIAL, {"ds": tmp_path / "ds.json"})["deepspeed"] == str(tmp_path / "ds.json")
+    assert "deepspeed" not in by_name["arguments"].rewritten(TRIAL)
+
+
+def test_the_winners_copies_name_each_other_and_the_shown_change_is_that_of_the_stage(job, tmp_path) -> None:
+    files = {"a.yaml": f"{RECIPE}gradient_accumulation_steps: 2\n", "ds.json": '{"zero_optimization": {"stage": 2}}', "t.py": PARSER}
+    made = job("torchrun --nproc-per-node 8 t.py a.yaml", files)
+    best = next(each for each in made.problem.candidates() if each.zero_stage == 3 and each.micro_batch == 4 and each.recompute == "none")
+    copies = write_files(made, best, tmp_path / "best")
+    assert f"deepspeed: {tmp_path}/best/ds.json" in (tmp_path / "best" / "a.yaml").read_text()
+    assert json.loads((tmp_path / "best" / "ds.json").read_text())["zero_optimization"] == {"stage": 3}
+    assert {path.name for path in copies} == {"ds.json", "a.yaml"}
+    assert {(each.about, each.old, each.new) for each in changed_line(made, best).changes} == {
+        ("ds.json: zero_optimization.stage", "2", "3")
+    }
 
 
 def test_a_file_before_other_arguments_is_not_the_sole_one(job) -> None:
