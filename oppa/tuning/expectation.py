@@ -26,7 +26,7 @@ from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
 from oppa.random_streams import stream
 from oppa.tuning.break_even import BreakEven, run_length_s
-from oppa.tuning.device_budget import CONTENDERS, total_s
+from oppa.tuning.device_budget import CONTENDERS, rounds_of, total_s
 from oppa.tuning.spending import gpu_hours
 from oppa.tuning.stopping import precise_after
 from oppa.tuning.verification import Interval
@@ -136,11 +136,12 @@ def expect(
     count = np.full(DRAWS, float(tried))
     if limits.wall_time_s is not None:
         count = np.minimum(count, np.ceil(limits.wall_time_s / trial_s))
-    repeats, contenders_s = CONTENDERS * limits.repeats, (best_s, best_s, reference_step_s)
-    verification_s = limits.repeats * sum(np.minimum(limits.trial_time_s, starts + limits.q_max * each) for each in contenders_s)
+    contenders_s = (best_s, reference_step_s, best_s)[: min(len(candidates), CONTENDERS)]
+    rounds = rounds_of(len(contenders_s), limits.repeats)
+    verification_s = rounds * sum(np.minimum(limits.trial_time_s, starts + limits.q_max * each) for each in contenders_s)
     whole_s = count * trial_s + verification_s
     search_s = np.minimum(whole_s, total_s(problem) or np.inf)
-    starting_s = np.minimum(limits.trial_time_s, starts) * (count + repeats) * search_s / whole_s
+    starting_s = np.minimum(limits.trial_time_s, starts) * (count + rounds * len(contenders_s)) * search_s / whole_s
     too_short = starts + (limits.settle + limits.q_min) * reference_step_s > limits.trial_time_s
     return Expectation(
         break_even=BreakEven(
@@ -152,7 +153,7 @@ def expect(
             run_s=run_length_s(problem, float(1 / medians_s[reference]), candidates.configuration(reference).global_batch),
         ),
         trials=round(float(np.median(count))),
-        repeats=repeats,
+        repeats=rounds * len(contenders_s),
         startup_s=range_s,
         starting_s=_interval(starting_s),
         too_short=float(too_short.mean()),

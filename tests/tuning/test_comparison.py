@@ -9,6 +9,7 @@ from oppa.study import Study, Trial
 from oppa.study.records import BASELINE
 from oppa.tuning.comparison import BASELINES, compare_contenders, pairing_of, untried_reference
 from oppa.tuning.result import to_json
+from oppa.tuning.verification import interval
 from tests.tuning.conftest import trial_of
 
 REPEATS = 3
@@ -127,6 +128,16 @@ def test_one_alone_has_no_one_to_compare_with(record, default, candidates) -> No
     result = record.result()
     assert (result.best, result.runner_up, result.speed_up, result.margin) == (usual, None, None, None)
     assert result.missing(REPEATS) is None
+
+
+def test_one_alone_is_repeated_until_its_throughput_has_an_interval_and_no_more(record, default, others) -> None:
+    record.search(default, 1.0)
+    record.repeat({default: [1.0, 1.1]})
+    alone = record.result()
+    assert alone.due(REPEATS) == 2 and alone.missing(alone.due(REPEATS)) is None
+    assert interval([trial.steps_per_s for trial in alone.repeats_of(alone.best)]).low > 0
+    record.search(others[0], 2.0)
+    assert record.result().due(REPEATS) == REPEATS
 
 
 def test_one_that_runs_out_of_memory_in_a_repeat_is_dropped(record, default, others, candidates) -> None:

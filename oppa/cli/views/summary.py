@@ -205,10 +205,16 @@ def _comparisons(result: "WinnerComparison") -> list[str]:
     if result.reference is None:
         return [*before, _row("speed-up", "unknown: no default configuration that fits was measured")]
     if result.reference.configuration == result.best.configuration:
-        why = f"no trial is faster than {result.reference_in_words}" if result.runner_up else "no other configuration was measured"
+        why = f"no trial is faster than {result.reference_in_words}" if result.runner_up else _alone(result)
         return [*before, _row("speed-up", f"none: {why}")]
     keep = [_row("advice", "keep the baseline: it is as fast as the winner, within the error of the measurement")]
     return [*before, _compared("speed-up", result, result.speed_up), *(keep if result.keeps_baseline else [])]
+
+
+def _alone(result: "WinnerComparison") -> str:
+    """Return that nothing was compared, and which trials settle the throughput."""
+    count = len(result.repeats_of(result.best))
+    return "no other configuration was measured" + (f"; {with_noun(count, 'repeat')} of it settle its own figure" if count > 1 else "")
 
 
 def _failure(result: "WinnerComparison") -> list[str]:
