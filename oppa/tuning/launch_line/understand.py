@@ -29,8 +29,12 @@ from oppa.tuning.launch_line.devices_of import devices_of, gpus_in_header
 from oppa.tuning.launch_line.expanded_file import require_options, variables_of, written_out
 from oppa.tuning.launch_line.keyed_programs import keyed_programs
 from oppa.tuning.launch_line.meaning import LineDevices, Meaning
-from oppa.tuning.launch_line.recognise import recognised
+from oppa.tuning.launch_line.recognise import recognised, trainer_options
 from oppa.tuning.launch_line.sources import LineSources
+
+
+_RANKS = ("num_processes", "nproc_per_node")
+"""Options of accelerate and torchrun that commands such as `trl` and `axolotl` pass on."""
 
 
 class Reader(Protocol):
@@ -132,7 +136,9 @@ def _devices(sources: LineSources, framework: str, settings: Mapping[str, Any]) 
 
 
 def _stated_ranks(sources: LineSources) -> str:
-    """Return the ranks of a host that the usual variable states, else a number that stands for them."""
-    name = "NPROC_PER_NODE"
+    """Return the ranks of a host that an option or the usual variable states, else the GPUs here, else a number that stands for them."""
+    options, name = trainer_options(sources), "NPROC_PER_NODE"
+    stated = next((text for option in _RANKS if (text := options.value(option)).isdigit()), "")
     word = sources.line.variable(name)
-    return word.text if word is not None else sources.environment.get(name) or variables_of(sources).get(name, "8")
+    usual = word.text if word is not None else sources.environment.get(name) or variables_of(sources).get(name, "")
+    return stated or usual or str(sources.machine.gpus or 8)

@@ -105,6 +105,8 @@ def test_a_program_whose_source_starts_ranks_is_not_taken_for_one_process(tmp_pa
         ("NPROC_PER_NODE=4 swift sft --model m", "`torchrun --nproc-per-node 4 -m swift.cli.sft ...`"),
         ("llamafactory-cli train sft.yaml", "`torchrun --nproc-per-node 8 -m llamafactory.launcher ...`"),
         ("axolotl train sft.yml", "`accelerate launch --num_processes 8 -m axolotl.cli.train ...`"),
+        ("axolotl train sft.yml --num-processes=3", "`accelerate launch --num_processes 3 -m axolotl.cli.train ...`"),
+        ("trl sft --num_processes 2 --model_name_or_path m", "`accelerate launch --num_processes 2 -m trl.scripts.sft ...`"),
     ],
 )
 def test_the_command_of_a_framework_is_answered_with_the_line_that_starts_the_same_ranks(line, same, tmp_path, monkeypatch) -> None:
