@@ -203,6 +203,12 @@ def test_what_a_validation_prints_is_no_step_of_torchtitan():
     assert not facts("validate step:  5  loss:  2.5000  memory:  1.00GiB(2%)  tps: 9", pattern)
 
 
+def test_what_deepspeed_prints_before_its_first_step_is_no_step():
+    """Its first step, which compiles, is therefore the one that is left out as warm-up."""
+    printed = [(9.0, LINES["deepspeed"].format(0)), (14.0, LINES["deepspeed"].format(1)), (14.5, LINES["deepspeed"].format(2))]
+    assert [step.seconds for step in timed(printed, formats()["deepspeed"]["pattern"])] == [5.0, 0.5]
+
+
 @pytest.mark.parametrize("loss", ["nan", "inf"])
 def test_a_step_whose_loss_is_not_finite_is_a_step_with_that_loss(loss):
     for name, text in {"torchtitan": TORCHTITAN, "hf-trainer": TRAINER, "megatron": MEGATRON}.items():
