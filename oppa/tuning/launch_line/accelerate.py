@@ -34,8 +34,8 @@ from oppa.tuning.launch_line.trainer import (
     SHARDED_IN_HOST,
     TRAINER_ADDED,
     TRAINER_STEPS,
-    TrainerArguments,
 )
+from oppa.tuning.launch_line.trainer_arguments import TrainerArguments
 
 DEFAULT = "~/.cache/huggingface/accelerate/default_config.yaml"
 _MESH = "parallelism_config.parallelism_config_"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from oppa.tuning.launch_line.meaning import StatedFact
 
 if TYPE_CHECKING:
-    from oppa.tuning.launch_line.trainer import TrainerArguments
+    from oppa.tuning.launch_line.trainer_arguments import TrainerArguments
 
 _ADAPTERS = ("use_peft", "lora_enable", "use_lora", "low_rank_training", "use_llm_lora")
 _QUANTIZED: Mapping[str, str] = {

@@ -10,6 +10,8 @@ from oppa.regular_file import is_file, is_folder
 from oppa.tuning.launch_line.sources import LineSources
 
 CONFIG = "config.json"
+_TYPES = ("torch_dtype", "dtype")
+"""Keys of the type of the weights; releases of Transformers from 4.56 on write the second one."""
 
 
 def local_model(sources: LineSources, name: str, seq_len: int | None) -> tuple[dict[str, Value], str, list[str]]:
@@ -33,6 +35,16 @@ def local_model(sources: LineSources, name: str, seq_len: int | None) -> tuple[d
             [f"`--model {_shown(path)},seq_len=...` gives the search its prior: the line does not state the tokens of a sequence"],
         )
     return {"config": str(path), "seq_len": seq_len}, _shown(path), []
+
+
+def weights_type(sources: LineSources, name: str) -> tuple[str, str]:
+    """Return the type of a model's weights, such as `bfloat16`, by its config.json, and that file; empty texts if nothing states it."""
+    path = _config(sources, name)
+    values = sources.contents(str(path)) if path is not None else {}
+    text = values.get("text_config")
+    stated = [table.get(key) for table in (values, text if isinstance(text, dict) else {}) for key in _TYPES]
+    found = next((each for each in stated if isinstance(each, str)), "")
+    return found, _shown(path) if path is not None and found else ""
 
 
 def _shown(path: Path) -> str:

@@ -32,7 +32,6 @@ from oppa.tuning.launch_line.meaning import LineDevices, Meaning
 from oppa.tuning.launch_line.recognise import recognised, trainer_options
 from oppa.tuning.launch_line.sources import LineSources
 
-
 _RANKS = ("num_processes", "nproc_per_node")
 """Options of accelerate and torchrun that commands such as `trl` and `axolotl` pass on."""
 

@@ -63,6 +63,24 @@ def test_a_type_of_ms_swift_decides_the_precision_unless_switches_do(words, prec
     assert (meaning.precision, meaning.origins["precision"]) == (precision, "line")
 
 
+@pytest.mark.parametrize(
+    ("config", "words", "precision", "origin"),
+    [
+        ('{"torch_dtype": "float16"}', "", "fp16", "m/config.json"),
+        ('{"dtype": "float32"}', "", "fp16", "m/config.json"),
+        ('{"text_config": {"torch_dtype": "bfloat16"}}', "", "bf16", "m/config.json"),
+        ('{"torch_dtype": "float16"}', "--torch_dtype bfloat16", "bf16", "line"),
+        ('{"torch_dtype": "float16"}', "--bf16 true --fp16 false", "bf16", "line"),
+        ('{"model_type": "llama"}', "", "bf16", "default of ms-swift"),
+    ],
+)
+def test_the_precision_of_ms_swift_is_that_of_the_models_config_if_nothing_states_one(config, words, precision, origin, job) -> None:
+    """Source: ModelArguments._init_torch_dtype and _init_mixed_precision (ms-swift 4)."""
+    meaning = job(f"torchrun --nproc-per-node 8 -m swift.cli.sft --model m {BATCH} {words}", {"m/config.json": config}).meaning
+    assert (meaning.precision, meaning.origins["precision"]) == (precision, origin)
+    assert any("`--torch_dtype bfloat16`" in hint for hint in meaning.hints) is (origin == "default of ms-swift")
+
+
 def test_ms_swift_accumulates_16_sequences_if_nothing_states_how_many() -> None:
     def batch(words: str) -> int | None:
         line = f"torchrun --nproc-per-node 4 -m swift.cli.sft --model m --output_dir out {words}"
