@@ -1,7 +1,7 @@
 """Hugging Face accelerate (1.15): `accelerate.yaml` for FSDP2 or DDP, or for DeepSpeed if the search space is DeepSpeed's.
 
 Keys: accelerate/commands/config/config_args.py (ClusterConfig), the `--fsdp_*` and `--parallelism_config_*` options of
-commands/launch.py, and parallelism_config.py. The DataLoader sets the micro-batch; an environment variable sets the accumulation steps.
+commands/launch.py, parallelism_config.py, and state.py (ranks on CPUs find each other by ACCELERATE_USE_CPU alone). The DataLoader sets the micro-batch; an environment variable sets the accumulation steps.
 """
 
 import re
@@ -72,7 +72,8 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     options += [f'--deepspeed_config_file "$here/{deepspeed.CONFIG}"'] if through_deepspeed else []
     if problem.cluster.hosts > 1:
         options += [f"--machine_rank {launch.RANK} --main_process_ip {launch.ADDRESS} --main_process_port {launch.PORT}"]
-    body = f'export {STEPS}={configuration.num_microbatches}\nexec accelerate launch {" ".join(options)} "$@"'
+    on_cpus = "" if problem.cluster.on_cuda or through_deepspeed else "export ACCELERATE_USE_CPU=true\n"
+    body = f'{on_cpus}export {STEPS}={configuration.num_microbatches}\nexec accelerate launch {" ".join(options)} "$@"'
     notes = (f"The DataLoader of TRAIN.py makes batches of {configuration.micro_batch}.",)
     run = launch.script(problem, configuration, usage="TRAIN.py [ARGUMENT]...", body=body, notes=notes)
     extra = {deepspeed.CONFIG: deepspeed.export(problem, configuration)[deepspeed.CONFIG]} if through_deepspeed else {}
@@ -96,6 +97,8 @@ def _check(problem: Problem, configuration: Configuration, *, through_deepspeed:
     for name in declared_keys(deepspeed.SPACE):
         if name not in PARAMETERS and name in c.names and is_chosen(problem, c, name):
             raise inexpressible(NAME, c, name, hint=f"use the default of `{name}`: it is a setting of DeepSpeed")
+    if c.zero_stage and not problem.cluster.on_cuda:
+        raise inexpressible(NAME, c, "zero_stage", hint="use ZeRO 0, or `--to deepspeed`: accelerate shards on no CPUs, without a message")
     if c.zero_stage == 1:
         raise inexpressible(NAME, c, "zero_stage", hint="use ZeRO 0, 2 or 3, which DDP and FSDP2 implement")
     if c.zero_stage == 0 and c.tp > 1 and c.dp > 1:
@@ -129,8 +132,7 @@ def _native(problem: Problem, configuration: Configuration) -> dict[str, Any]:
     c = configuration
     values: dict[str, Any] = {"mixed_precision": "bf16" if problem.training.precision == "bf16" else "no"}
     if c.zero_stage == 0 and c.tp == 1:
-        several = "MULTI_GPU" if problem.cluster.on_cuda else "MULTI_CPU"
-        return {**values, "distributed_type": several if c.dp > 1 else "NO"}
+        return {**values, "distributed_type": "MULTI_GPU" if c.dp > 1 else "NO"}  # `MULTI_CPU` starts one process
     fsdp = {
         "fsdp_version": 2,
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",

@@ -2,12 +2,18 @@
 
 import dataclasses
 import json
+import os
 import random
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from oppa.errors import InputError
 from oppa.pipeline.torch_csv import parse_schedule
+from oppa.problem.job import load_job
 from oppa.problem.trial_values import values_of
 from oppa.tuning.formats import colossalai, export, megatron_bridge, torchtitan
 from tests.tuning.formats.conftest import MEGATRON_KNOBS, ask, at, requested, some_with_knobs
@@ -218,6 +224,36 @@ def test_accelerate_itself_loads_each_file_and_would_launch_it(problem_of, tmp_p
     assert isinstance(every, list)
     for found, (*case, expected) in zip(every, LAUNCHED, strict=True):
         assert all(want is None or want == got for want, got in zip(expected, found, strict=True)), (case, found)
+
+
+ON_CPUS = """
+[model]
+preset = "tiny-1m"
+[batch]
+global_batch = 8
+[cluster]
+devices_per_host = 2
+memory_limit = "1 GiB"
+[training]
+precision = "fp32"
+"""
+RANKS = "from accelerate import Accelerator\na = Accelerator()\nprint(a.num_processes, a.gradient_accumulation_steps)\n"
+
+
+@pytest.mark.slow
+def test_accelerate_itself_starts_ranks_on_cpus_that_train_together(tmp_path) -> None:
+    (tmp_path / "job.toml").write_text(ON_CPUS)
+    (tmp_path / "train.py").write_text(RANKS)
+    problem = load_job(tmp_path / "job.toml")
+    for name, text in export("accelerate", problem, at(dp=2, global_batch=8, micro_batch=2)).items():
+        (tmp_path / name).write_text(text)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    started = ["sh", str(tmp_path / "run.sh"), str(tmp_path / "train.py")]
+    ran = subprocess.run(started, capture_output=True, text=True, check=True, env={**os.environ, "PATH": path}, cwd=tmp_path)
+    assert ran.stdout.split() == ["2", "2"] * 2
+    with pytest.raises(InputError, match="zero_stage") as refused:
+        export("accelerate", problem, at(dp=2, global_batch=8, micro_batch=2, zero_stage=3))
+    assert "accelerate shards on no CPUs" in refused.value.hint
 
 
 @pytest.mark.environment
