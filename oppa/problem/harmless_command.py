@@ -98,7 +98,9 @@ def _files(
             files[name] = ConfigFile(name=name, path=real, keys={}, trial_keys={**earlier, **keys.keys})
             words = [_renamed(word, each, f"{{{name}}}") for word in words]
             changes += [change for change in keys.changes if change not in changes]
-    return tuple(files.values()), tuple(words), changes
+    of_files = {f"--{change.name}" for change in changes if change not in found.changes}
+    once = [change for change in changes if change.original or change.name not in of_files]  # the added option wins over the file's key
+    return tuple(files.values()), tuple(words), once
 
 
 def _inner(file: ConfigFile, stated: FileInLine | None, files: Mapping[str, ConfigFile]) -> Iterator[tuple[str, FileInLine]]:

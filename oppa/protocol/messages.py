@@ -190,7 +190,8 @@ class StepFacts(_Message):
     """V / |g|^2 where V is the variance between workers (eq. 5 of the norm test), in sequences."""
     loss: Annotated[float, Field(ge=-1e18, le=1e18)] | None = None
     """Mean loss; None if it is not finite, and unset if the step reports none (`reports_loss`)."""
-    learning_rate: Annotated[float, Field(ge=0, le=1e18)]
+    learning_rate: Annotated[float, Field(ge=0, le=1e18)] | None = None
+    """None if the trainer reports none."""
     accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
     """Accuracy on held-out samples at the last validation; None before one, or if the model's outputs are not classes."""
     workers: Annotated[list[Worker], Field(max_length=WORKERS)] = []

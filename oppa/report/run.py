@@ -71,8 +71,9 @@ def _facts(run: RunSpec, steps: Sequence[Line], validated: Sequence[Line]) -> li
             f"{format_seconds(last['elapsed_s'])}, {format_seconds(math.fsum(line['step_time_s'] for line in steps))} of this in steps",
         ),
         ("configuration", f"{last['configuration']}, {format_batch(last['global_batch'], last.get('local_batches', ()))}"),
-        ("learning rate", f"{last['learning_rate']:.3g}"),
     ]
+    if last["learning_rate"] is not None:
+        found.append(("learning rate", f"{last['learning_rate']:.3g}"))
     if losses:
         found.append(("loss", f"{math.fsum(losses) / len(losses):.4f}, the mean of the last {len(losses)} steps"))
     if known := [line["loss"] for line in validated if line["loss"] is not None]:

@@ -27,6 +27,7 @@ def arguments():
     parser.add_argument("--noise", type=float, default=None)
     parser.add_argument("--quiet-at", type=int, default=10**9, help="the least batch at which the noise is 1 sample")
     parser.add_argument("--overflow-at", type=int, default=None, help="the step whose gradients are not finite, which changes no weight")
+    parser.add_argument("--no-rate", action="store_true", help="report no learning rate")
     parser.add_argument("--loss-every", type=int, default=1, help="steps from one that reports its loss to the next")
     parser.add_argument("--lead", type=int, default=0)
     parser.add_argument("--save-every", type=int, default=10**9)
@@ -130,7 +131,8 @@ def train(rank, options, barrier, shares):
         noise = None if scale is None else {"noise_scale": scale, "health": "healthy", "variance_ratio": scale}
         loss = math.inf if overflows else abs(gradient)
         loss = None if plan.step % options.loss_every else loss
-        run.step(samples=taken, loss=loss, skipped=overflows, noise=noise, learning_rate=0.1 * plan.learning_rate_factor)
+        rate = None if options.no_rate else 0.1 * plan.learning_rate_factor
+        run.step(samples=taken, loss=loss, skipped=overflows, noise=noise, learning_rate=rate)
         if run.plan.step % options.save_every == 0 and not run.leaving:
             with run.paused("save"):
                 run.saved(save(options, rank, weight, run))

@@ -17,6 +17,7 @@ from oppa.control.own_trainer.advice import is_first_run
 from oppa.control.own_trainer.run_book import MOVED, RunBook
 from oppa.control.training_session.callback import RunCallback
 from oppa.errors import CheckpointError, InputError, JobError, RunError
+from oppa.report.run import render
 from oppa.training.run import ledger
 from oppa.training.run.run_folder import RunSpec
 from oppa.training.run.supervision import FRUITLESS
@@ -69,6 +70,13 @@ def test_a_resumed_run_follows_the_rule_of_the_learning_rate_that_is_stated_now(
     assert own.train().finished
     rates = [line["learning_rate"] for line in own.events(ledger.STEP)]
     assert rates[0] == pytest.approx(0.2) and rates[-1] == pytest.approx(0.1)
+
+
+def test_a_trainer_that_reports_no_learning_rate_has_none_in_its_ledger_and_on_its_page(tmp_path):
+    own = OwnRun(tmp_path, "--no-rate", samples=80)
+    assert own.train().finished
+    assert {line["learning_rate"] for line in own.events(ledger.STEP)} == {None}
+    assert "learning rate" not in render(own.run)
 
 
 FAST = {(8, "none"): 100.0, (16, "none"): 95.0, (32, "none"): 90.0}

@@ -161,6 +161,14 @@ def test_the_settings_of_any_program_are_examined(load, tmp_path):
         assert not load('command.framework = "plain"', line=f"train {unread} {{micro_batch}}").command.files
 
 
+def test_a_folder_of_an_option_that_a_file_states_too_is_listed_once(load, tmp_path):
+    (tmp_path / "c.yaml").write_text("trainer: {default_root_dir: mine}")
+    problem = load('command.framework = "lightning"', line="python lit.py fit --config c.yaml --batch {micro_batch}")
+    listed = [(name, own) for name, own, _, _ in problem.command.originals.changes if name.endswith("default_root_dir")]
+    assert listed == [("trainer.default_root_dir", "mine")]
+    assert "--trainer.default_root_dir" in words(problem)
+
+
 def test_a_file_of_trl_is_copied(load, tmp_path):
     (tmp_path / "sft.yaml").write_text("push_to_hub: true\nlearning_rate: 1.0e-4\n")
     (file,) = load(TRANSFORMERS + "command.harmless = true", line=f"{LINE} --config sft.yaml").command.files

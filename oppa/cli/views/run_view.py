@@ -299,7 +299,7 @@ class RunView(RunCallback):
         return [
             ("steps", f"{line['step'] + 1:,}"),
             ("samples", f"{seen:,}{f' of {total:,}' if total else ''}{left}"),
-            ("loss", f"{style.number(line['loss'])}   learning rate {line['learning_rate']:.3g}"),
+            ("loss", style.number(line["loss"]) + ("" if (rate := line["learning_rate"]) is None else f"   learning rate {rate:.3g}")),
             ("speed", f"{format_number(speed)} steps/s, {format_number(per_s)} samples/s"),
             ("noise", f"{known}"),
             ("layout", f"{line['configuration']}, {format_batch(line['global_batch'], line.get('local_batches', ()))}"),

@@ -128,7 +128,6 @@ class RunBook:
         self._elapsed.pop(self.step - KEPT, None)
         scale = _bounded(noise.noise_scale, least=1 / _MOST)
         healthy = noise.health == "healthy" and scale is not None
-        rate = report.learning_rate
         loss: dict[str, Any] = {"loss": report.loss} if report.reports_loss else {}
         facts = StepFacts.model_construct(
             step=report.step,
@@ -141,7 +140,7 @@ class RunBook:
             variance_ratio=_bounded(noise.variance_ratio),
             worker_variance_ratio=_bounded(noise.worker_variance_ratio),
             **loss,
-            learning_rate=self.run.problem.training.learning_rate * _factor(checked) if rate is None else rate,
+            learning_rate=report.learning_rate,
         )
         recorded = ("loss", "learning_rate", "step_time_s", "elapsed_s", "health", "variance_ratio", "worker_variance_ratio", "noise_scale")
         self.note(
@@ -270,8 +269,3 @@ def written(path: Path) -> Iterator[None]:
 def _bounded(value: float | None, *, least: float = -_MOST) -> float | None:
     """Return a statistic of the trainer; None if it is beyond the bounds of `StepFacts`, as nothing can be computed with it."""
     return value if value is not None and least <= value <= _MOST else None
-
-
-def _factor(checked: CheckedStep) -> float:
-    """Return the factor of the learning rate that the plan states for a step."""
-    return checked.plan.rate.factor(checked.plan.global_batch, checked.samples.start + checked.plan.global_batch)

@@ -23,7 +23,7 @@ _KINDS: dict[str, Any] = {
     "loss": _NUMBER | None,
     "accuracy": _NUMBER | None,
     "noise_scale": _NUMBER | None,
-    "learning_rate": _NUMBER,
+    "learning_rate": _NUMBER | None,
     "variance_ratio": _NUMBER | None,
     "health": str,
     "samples": int | list,

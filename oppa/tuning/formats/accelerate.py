@@ -1,7 +1,8 @@
 """Hugging Face accelerate (1.15): `accelerate.yaml` for FSDP2 or DDP, or for DeepSpeed if the search space is DeepSpeed's.
 
 Keys: accelerate/commands/config/config_args.py (ClusterConfig), the `--fsdp_*` and `--parallelism_config_*` options of
-commands/launch.py, parallelism_config.py, and state.py (ranks on CPUs find each other by ACCELERATE_USE_CPU alone). The DataLoader sets the micro-batch; an environment variable sets the accumulation steps.
+commands/launch.py, parallelism_config.py, and state.py, by which ranks on CPUs need ACCELERATE_USE_CPU. The DataLoader sets the
+micro-batch; an environment variable sets the accumulation steps.
 """
 
 import re
