@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from oppa.api import load_job, load_line, plan, plan_verification, predict, profile, profile_scales, train, tune, verify
+    from oppa.api.rows import predict_rows
     from oppa.control.training_session.callback import RunCallback, TrainCallback
     from oppa.control.training_session.result import TrainResult
     from oppa.cost.ranking import PredictResult
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 _DEFINED = {
     "api": "load_job load_line plan plan_verification predict profile profile_scales train tune verify",
+    "api.rows": "predict_rows",
     "control.training_session.callback": "RunCallback TrainCallback",
     "control.training_session.result": "TrainResult",
     "cost.ranking": "PredictResult",
@@ -85,6 +87,7 @@ __all__ = [
     "plan",
     "plan_verification",
     "predict",
+    "predict_rows",
     "profile",
     "profile_scales",
     "train",

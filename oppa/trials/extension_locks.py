@@ -6,23 +6,29 @@ that was killed. Every later process that loads the extension would wait for it 
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+from oppa.problem.stated_words import folder_of, program_at
+from oppa.problem.templates import names_in, without_escapes
 
 DIRECTORY = "TORCH_EXTENSIONS_DIR"
 LOCK = "lock"
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _DEPTHS = (1, 2)
 """Folders between the cache and a lock: the extension's, below that of Python and CUDA unless the variable names the cache."""
 
 
-def remove_left_locks(environment: Mapping[str, str], *, since: float) -> None:
+def remove_left_locks(environment: Mapping[str, str], argv: Sequence[str] = (), *, since: float) -> None:
     """Remove each lock that is not older than a time, and that no process of this host holds.
 
     Args:
         environment: Variables of the trial, in addition to those of this process.
+        argv: The trial's launch line, whose own assignments count first.
         since: Seconds since the epoch.
     """
-    left = [lock for lock in _locks(_cache(environment)) if _changed(lock) >= since]
+    left = [lock for lock in _locks(_cache({**environment, **_assigned(argv)}, folder_of(argv))) if _changed(lock) >= since]
     if not left:
         return
     held = set(_open_files())
@@ -32,11 +38,17 @@ def remove_left_locks(environment: Mapping[str, str], *, since: float) -> None:
                 lock.unlink()
 
 
-def _cache(environment: Mapping[str, str]) -> Path:
+def _assigned(argv: Sequence[str]) -> dict[str, str]:
+    """Return the variables that a launch line assigns in front of its program; a value that differs between trials is not known."""
+    pairs = [word.partition("=") for word in argv[: max(program_at(argv), 0)] if _ASSIGNMENT.match(word)]
+    return {name: without_escapes(value) for name, _, value in pairs if not any(names_in(value))}
+
+
+def _cache(environment: Mapping[str, str], folder: Path) -> Path:
     """Return the folder in which torch builds extensions (torch/utils/cpp_extension.py, `get_default_build_root`)."""
     known = {**os.environ, **environment}
     caches = known.get("XDG_CACHE_HOME") or Path(known.get("HOME", "~"), ".cache").expanduser()
-    return Path(known.get(DIRECTORY) or Path(caches, "torch_extensions")).resolve()
+    return (folder / (known.get(DIRECTORY) or Path(caches, "torch_extensions"))).resolve()
 
 
 def _locks(cache: Path) -> Iterator[Path]:

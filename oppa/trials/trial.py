@@ -122,7 +122,7 @@ def _run(
             time.sleep(POLL_S)
     finally:
         running.end(limits.grace_s)
-        remove_left_locks(spec.environment, since=started)
+        remove_left_locks(spec.environment, spec.command.argv if spec.command else (), since=started)
     monitor.poll()
     ended = exit or Exit()
     return _verdict(folder, spec, monitor, ended, limits=limits, kernel_oom=ended.kernel_oom or kernel_oom_kills() > oom_kills)

@@ -12,11 +12,13 @@ import sys
 import typing
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import oppa
 from oppa import catalog
 from oppa.api.torch_threads import torch_threads_kept
+from oppa.cost.prediction import COLUMNS
 from oppa.errors import InfeasibleError, InputError, JobError, OppaError
 from oppa.study import Study
 from oppa.tuning.session import Session
@@ -186,6 +188,22 @@ def test_predictions_are_ranked() -> None:
     assert low < found[0].memory_bytes < high
 
 
+ROW = {"layers": 24, "hidden": 2048, "heads": 16, "kv_heads": 16, "ffn": 5504, "vocab": 32000, "seq_len": 2048, "device": "H100", "gpus": 8}
+ROW |= {"gpus_per_node": 8, "gbs": 256, "mbs": 2, "dp": 8, "tp": 1, "pp": 1, "model_chunks": 1, "zero": 1, "recompute": "none"}
+
+
+def test_rows_of_numbers_are_predicted_as_those_of_a_file() -> None:
+    rows = pd.DataFrame(
+        [{**ROW, "note": "kept"}, {**ROW, "device": "A100-80GB", "note": ""}, {**ROW, "gbs": 255, "note": "cannot run"}], index=[7, 3, 5]
+    )
+    found = oppa.predict_rows(rows)
+    assert found.index.tolist() == [7, 3, 5] and found["note"].tolist() == ["kept", "", "cannot run"]
+    assert found["predicted_step_time_s"][7] < found["predicted_step_time_s"][3] and found["fits"].isna().tolist() == [False, False, True]
+    pd.testing.assert_frame_equal(oppa.predict_rows(rows.astype(str))[[*COLUMNS]], found[[*COLUMNS]])
+    with pytest.raises(oppa.OppaError, match="`hidden`"):
+        oppa.predict_rows(rows.drop(columns="hidden"))
+
+
 @pytest.mark.slow
 def test_a_job_is_trained_and_goes_on(tmp_path) -> None:
     job = '[model]\npreset = "tiny-1m"\nlayers = 2\nseq_len = 32\n[batch]\nglobal_batch = 8\n[cluster]\ndevices_per_host = 2\n'
@@ -281,8 +299,8 @@ def functions() -> list[typing.Callable[..., object]]:
 def test_every_function_returns_a_public_type_and_its_hints_are_read() -> None:
     public = [getattr(oppa, name) for name in oppa.__all__]
     returned = {each.__name__: typing.get_type_hints(each)["return"] for each in functions()}
-    assert returned["tune"] is oppa.SearchResult and len(returned) == 10
-    assert not {name: found for name, found in returned.items() if found not in public}
+    assert returned["tune"] is oppa.SearchResult and len(returned) == 11
+    assert not {name: found for name, found in returned.items() if found not in (*public, pd.DataFrame)}
     assert typing.get_type_hints(oppa.SearchResult.best.fget)["return"] is oppa.Contender
 
 

@@ -53,6 +53,14 @@ def test_without_the_variable_the_cache_is_torch_s_own(variables, tmp_path, monk
     assert not lock.exists()
 
 
+@pytest.mark.parametrize("front", [f"env {DIRECTORY}={{}}", f"env -C {{}} {DIRECTORY}=.", f"env A=1 HOME=/nowhere {DIRECTORY}={{}}"])
+def test_a_cache_that_the_launch_line_names_is_that_of_its_trials(front, lock, tmp_path) -> None:
+    lock.touch()
+    argv = [*front.format(tmp_path).split(), "torchrun", "--nproc-per-node", "2", "train.py", f"{DIRECTORY}=/elsewhere"]
+    remove_left_locks({DIRECTORY: str(tmp_path / "other")}, argv, since=0)
+    assert not lock.exists()
+
+
 @pytest.mark.slow
 def test_a_trial_that_is_killed_while_it_builds_leaves_no_lock(act, launcher, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv(DIRECTORY, str(tmp_path / "built"))

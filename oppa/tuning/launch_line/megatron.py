@@ -118,8 +118,12 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
 
 
 def _splits_sequences(options: Options) -> bool:
-    """Return whether trials have sequence parallelism under tensor parallelism, which local norms refuse and experts require."""
-    return options.value(_IMPL) != "local" or _SEQUENCE in options or "--num-experts" in options
+    """Return whether trials have sequence parallelism under tensor parallelism, which local norms refuse and experts require.
+
+    A mixture of experts that states tensor parallelism with local norms therefore needs Apex.
+    """
+    is_split = "--num-experts" in options and (options.number("--tensor-model-parallel-size") or 1) > 1
+    return options.value(_IMPL) != "local" or _SEQUENCE in options or is_split
 
 
 def _choices(extras: Mapping[str, Value], *, splits: bool) -> dict[str, object]:

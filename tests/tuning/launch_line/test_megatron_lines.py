@@ -128,6 +128,14 @@ def test_other_lines_keep_sequence_parallelism_with_tensor_parallelism(more, job
     assert made.problem.space.name == "megatron"
 
 
+def test_experts_with_local_norms_have_no_tensor_parallelism(job) -> None:
+    """Source: MoELayer.forward (Megatron core 0.16.1) raises an error without sequence parallelism."""
+    made = job(LOCAL.replace(" --tensor-model-parallel-size 2", "") + " --num-experts 4 --moe-router-topk 2")
+    assert made.problem.space.name == "megatron-local"
+    assert {each.tp for each in made.problem.candidates()} == {1}
+    assert len({each.pp for each in made.problem.candidates()}) > 1
+
+
 def test_a_line_that_states_no_model_has_none_either(job) -> None:
     made = job("torchrun --nproc-per-node 8 pretrain_gpt.py --tensor-model-parallel-size 2 --transformer-impl local --use-mcore-models")
     assert "--sequence-parallel" not in made.text.replace("`--sequence-parallel`", "")
