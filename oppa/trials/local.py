@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from oppa.trials import devices, logs, placement, scratch_dirs
-from oppa.trials.cgroups import CpuGroups, quotas_lacking
+from oppa.trials.cgroups import quotas_lacking
 from oppa.trials.device_lock import exclusive
+from oppa.trials.extension_locks import remove_left_locks
 from oppa.trials.fork_server import ForkServer
 from oppa.trials.launcher import Exit, ProcessExit
 from oppa.trials.placement import Seat
@@ -93,6 +94,10 @@ class LocalLauncher:
         self._launches += 1
         seat = seat or Seat(rendezvous=f"file://{self._folder / f'rendezvous-{self._launches}'}", port=placement.free_port())
         groups = placement.cpu_groups(self._runner, spec, seat) if self._can_limit(spec) else None
+        leftovers = contextlib.ExitStack()
+        leftovers.callback(remove_left_locks, spec.environment, spec.command.argv if spec.command else (), since=time.time())
+        if groups is not None:
+            leftovers.callback(groups.close)
         folder = folder.resolve()
         words = logs.folder(folder, seat.index)
         try:
@@ -100,11 +105,10 @@ class LocalLauncher:
             places = placement.place(self._runner, spec, folder, seat, warm=self._warm, groups=groups)
             parent.start(self._launches, folder, places, words)
         except OSError:
-            if groups is not None:
-                groups.close()
+            leftovers.close()
             raise
         return LocalTrial(
-            self, parent, folder, words, launch_id=self._launches, size=len(places), groups=groups, grace_s=self._runner.grace_s
+            self, parent, folder, words, launch_id=self._launches, size=len(places), leftovers=leftovers, grace_s=self._runner.grace_s
         )
 
     def drop_parent(self) -> None:
@@ -157,7 +161,7 @@ class LocalTrial:
         *,
         launch_id: int,
         size: int,
-        groups: CpuGroups | None,
+        leftovers: contextlib.ExitStack,
         grace_s: float | None,
     ) -> None:
         self._launcher = launcher
@@ -166,7 +170,7 @@ class LocalTrial:
         self._folder = folder
         self._words = words
         self._size = size
-        self._groups = groups
+        self._leftovers = leftovers
         self._grace_s = grace_s
         self._started = False
         self._exits: list[ProcessExit] = []
@@ -198,8 +202,7 @@ class LocalTrial:
             self._parent.end_ranks(grace_s if self._grace_s is None else self._grace_s)
         if not self._started or not self._all_confirmed():
             self._launcher.drop_parent()  # the parent may still be about to start ranks, or is itself stopped or dead
-        if self._groups is not None:
-            self._groups.close()
+        self._leftovers.close()
         self._trim_logs()
 
     def _all_confirmed(self) -> bool:

@@ -13,7 +13,6 @@ from oppa.private_files import close_to_others
 from oppa.problem.training import Limits
 from oppa.problem.trial_values import CACHES
 from oppa.trials import logs, output, trial_folder
-from oppa.trials.extension_locks import remove_left_locks
 from oppa.trials.launcher import Exit, Launcher
 from oppa.trials.monitor import HANG_S, StopRule, TrialMonitor, writable
 from oppa.trials.throughput import ThroughputEstimate, estimate, settled
@@ -109,7 +108,7 @@ def _run(
     launcher: Launcher, folder: Path, spec: TrialSpec, monitor: TrialMonitor, *, limits: Limits, on_tick: Callable[[], None]
 ) -> TrialVerdict:
     """Start the trial, monitor it, end it, and return the verdict."""
-    oom_kills, started = kernel_oom_kills(), time.time()
+    oom_kills = kernel_oom_kills()
     try:
         running = launcher.start(folder, spec)
     except OSError as error:
@@ -122,7 +121,6 @@ def _run(
             time.sleep(POLL_S)
     finally:
         running.end(limits.grace_s)
-        remove_left_locks(spec.environment, spec.command.argv if spec.command else (), since=started)
     monitor.poll()
     ended = exit or Exit()
     return _verdict(folder, spec, monitor, ended, limits=limits, kernel_oom=ended.kernel_oom or kernel_oom_kills() > oom_kills)

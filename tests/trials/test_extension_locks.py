@@ -7,6 +7,10 @@ import pytest
 from torch.utils.file_baton import FileBaton
 
 from oppa.trials.extension_locks import DIRECTORY, remove_left_locks
+from oppa.trials.local import LocalLauncher
+from oppa.trials.runner import load_runner
+from oppa.trials.trial import prepare
+from tests.trials.conftest import SCRIPT_RUNNER, STUDY, script_spec
 
 
 @pytest.fixture
@@ -59,6 +63,17 @@ def test_a_cache_that_the_launch_line_names_is_that_of_its_trials(front, lock, t
     argv = [*front.format(tmp_path).split(), "torchrun", "--nproc-per-node", "2", "train.py", f"{DIRECTORY}=/elsewhere"]
     remove_left_locks({DIRECTORY: str(tmp_path / "other")}, argv, since=0)
     assert not lock.exists()
+
+
+def test_each_launcher_of_a_host_removes_the_locks_of_its_own_ranks(lock, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv(DIRECTORY, str(tmp_path))
+    (trial := tmp_path / "study" / "trials" / "1").mkdir(parents=True)
+    prepare(trial, script_spec("steps 4 0.01", ranks=1))
+    with LocalLauncher(load_runner(SCRIPT_RUNNER), study=STUDY, grace_s=1) as launcher:
+        running = launcher.start(trial, script_spec("steps 4 0.01", ranks=1))
+        lock.touch()
+        running.end(1)
+        assert not lock.exists()
 
 
 @pytest.mark.slow
