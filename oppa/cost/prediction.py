@@ -6,7 +6,6 @@ The medians give the predictions. Their spreads give intervals: to first order, 
 """
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -14,10 +13,10 @@ import torch
 from torch import Tensor
 
 from oppa.cost.beliefs import Beliefs, beliefs_of
-from oppa.cost.coefficients import Coefficients
 from oppa.cost.framework import load_framework
 from oppa.cost.hardware import load_hardware
 from oppa.cost.memory import memory
+from oppa.cost.residuals import MEMORY_RESIDUAL, TIME_RESIDUAL, Formula
 from oppa.cost.rows import by_kind, check_rows, illegal, workload_of_rows
 from oppa.cost.step_time import stalled_probability, stalled_time, step_time
 from oppa.cost.workload import Workload
@@ -34,15 +33,12 @@ COLUMNS = (
     "predicted_memory_high_bytes",
     "probability_fits",
 )
-TIME_RESIDUAL, MEMORY_RESIDUAL = 0.1, 0.05
-"""Errors of the formulas that no coefficient explains, as standard deviations of logarithms."""
 NINETY_PERCENT = 1.645
 """Standard deviations from the median to either end of an interval that holds 90% of the probability."""
 MOST_BYTES = 2.0**62
 """Largest number of bytes that a prediction states, which an int64 holds."""
 CHUNK = 8192
 """Rows per chunk, which bounds the memory that the slopes take."""
-Formula = Callable[[Workload, Coefficients], Tensor]
 
 
 def predict(work: Workload, time: Beliefs, size: Beliefs) -> pd.DataFrame:

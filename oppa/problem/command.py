@@ -95,7 +95,8 @@ class ConfigFile:
     def rewritten(self, values: Values, copies: Mapping[str, Path] | None = None) -> dict[str, Any]:
         """Return each key to rewrite, with its value.
 
-        A key is omitted, so it stays as the file has it, if its choice lacks the parameter's value, or if it names a file without a copy.
+        A key is omitted, so it stays as the file has it, if its choice lacks the parameter's value. So is one that names a file without a
+        copy.
 
         Args:
             copies: Paths of the copies of files that this one may name, by name.
@@ -389,7 +390,7 @@ def value_of(template: str, values: Values) -> Value:
 
 
 def _set_to(to: str | Value | Choice, values: Values) -> list[Value]:
-    """Return the value that a key is set to, in a list; empty if a choice lacks the parameter's value, or if a placeholder has none."""
+    """Return the value that a key is set to, in a list; empty if a choice lacks the parameter's value, or a placeholder has none."""
     if isinstance(to, dict):
         return _chosen(to, values)
     if isinstance(to, str) and not values.keys() >= {*names_in(to)}:

@@ -14,7 +14,7 @@ from oppa.cost.correction import Correction, correction
 from oppa.cost.facts import workload_of
 from oppa.cost.framework import FrameworkPrior
 from oppa.cost.memory import memory
-from oppa.cost.prediction import MEMORY_RESIDUAL, TIME_RESIDUAL, Formula
+from oppa.cost.residuals import MEMORY_RESIDUAL, TIME_RESIDUAL, Formula
 from oppa.cost.step_time import step_time
 from oppa.cost.workload import Workload
 from oppa.problem.candidates import Candidates

@@ -18,7 +18,7 @@ from oppa.cost.beliefs import Beliefs, beliefs_of_job
 from oppa.cost.coefficients import Belief, medians
 from oppa.cost.facts import workload_of
 from oppa.cost.memory import memory
-from oppa.cost.prediction import MEMORY_RESIDUAL, TIME_RESIDUAL, Formula
+from oppa.cost.residuals import MEMORY_RESIDUAL, TIME_RESIDUAL, Formula
 from oppa.cost.step_time import step_time
 from oppa.cost.workload import Workload
 from oppa.problem.candidates import Candidates
