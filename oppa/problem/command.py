@@ -95,20 +95,15 @@ class ConfigFile:
     def rewritten(self, values: Values, copies: Mapping[str, Path] | None = None) -> dict[str, Any]:
         """Return each key to rewrite, with its value.
 
-        A key is omitted, so it stays as the file has it, if its choice lacks the parameter's value. So is one that names a file without a
-        copy.
+        A key is omitted if its choice lacks the parameter's value, or if `copies` lacks the file that it names.
 
         Args:
-            copies: Paths of the copies of files that this one may name, by name.
+            copies: Paths of copies of files, by name.
         """
         known = {**values, **{name: str(path) for name, path in (copies or {}).items()}}
         set_to = {key: _set_to(to, known) for key, to in self.keys.items()}
         found = {key: value for key, found in set_to.items() for value in found}
         return found | {key: value_of(to, values) if isinstance(to, str) else to for key, to in self.trial_keys.items()}
-
-    def names(self, name: str) -> str:
-        """Return the key that names another file of the launch line; empty if none does."""
-        return next((key for key, to in self.keys.items() if to == f"{{{name}}}"), "")
 
     @property
     def choices(self) -> Iterator[Choice]:

@@ -106,8 +106,9 @@ def _files(
 def _inner(file: ConfigFile, stated: FileInLine | None, files: Mapping[str, ConfigFile]) -> Iterator[tuple[str, FileInLine]]:
     """Yield the files of trials that a file of the line names in a key."""
     table = writes().files[stated.keys].keys if stated is not None else {}
-    for name, key in ((name, file.names(name)) for name in files):
-        if key in table and table[key].file:
+    for key, to in file.keys.items():
+        name = to.strip("{}") if isinstance(to, str) else ""
+        if name in files and key in table and table[key].file:
             yield name, FileInLine(option=key, path=f"{{{name}}}", keys=table[key].file)
 
 
