@@ -174,9 +174,9 @@ def until_precise(limits: Limits) -> StopTest:
 def precise(limits: Limits) -> StopTest:
     """Stop as `sure` does, and complete a trial once a second of another trial would teach more than a second of its further steps.
 
-    A trial takes c + S seconds, and the relative variance of its throughput is sigma^2 + s^2 / (q r^2). So trials teach most per second where
-    the second term is the share S / c of the first (optimum subsampling, Cochran 1977, chapter 10). The share is at least SMALL and at most
-    1. The variance of few steps is uncertain, so that its upper limit counts.
+    A trial takes c + S seconds, and the relative variance of its throughput is sigma^2 + s^2 / (q r^2). So trials teach most per second
+    where the second term is the share S / c of the first (optimum subsampling, Cochran 1977, chapter 10). The share is at least SMALL and
+    at most 1. The variance of few steps is uncertain, so that its upper limit counts.
     """
 
     def completes(step_times_s: Sequence[float], start_s: float) -> bool:
