@@ -112,7 +112,9 @@ def sure(limits: Limits) -> StopTest:
         if incumbent is None or not _enough(step_times_s, limits):
             return False
         seen = estimate(step_times_s, least_correlation=incumbent.correlation)
-        quantile = -float(stdtrit(max(seen.kept - 1, 1), (1 - CONFIDENCE) / incumbent.rivals))
+        rho = max(seen.correlation, incumbent.correlation)
+        degrees = max(1.0, (seen.kept - 1) * (1 - rho**2) / (1 + rho**2))  # of the variance of correlated steps (Bartlett)
+        quantile = -float(stdtrit(degrees, (1 - CONFIDENCE) / incumbent.rivals))
         apart = -float(ndtri(ndtr(-APART) / incumbent.rivals))
         spread = math.hypot(
             quantile * math.sqrt(seen.variance) / seen.steps_per_s, apart * math.sqrt(TRIAL_STDDEV**2 + incumbent.log_variance)
