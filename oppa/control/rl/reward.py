@@ -10,7 +10,8 @@ Notation (one worker's window):
     b, B     local and global batch, in samples
     t0       seconds of a step for each sample of the global batch, in the run's first window
     s        standard deviation of the step's gradient relative to its norm; counted only if the optimizer adapts to it, as Adam does
-    phi      noise scale, in samples; s^2 B until the noise scale is reliable
+    phi      noise scale, in samples. Until it is reliable, that of the step alone: as |g|^2 = |G|^2 (1 + s^2) includes the batch's noise,
+             phi = c s^2 B / (1 - s^2), with the calibration c of the noise scale (`Smoothing`)
 
 In the paper's form, seconds of a step make tiny batches seem fast, and a batch below 32 is rewarded for its size. `per-sample` corrects
 both. But it ignores the value of a sample in a large batch, so that its preferred size depends on delta alone. `goodput`, the default,
@@ -25,6 +26,7 @@ from typing import Literal, Self, get_args
 
 from oppa.control.decision import HEALTHY, JobState
 from oppa.errors import InputError, require_known
+from oppa.training.statistics.noise_scale import Smoothing
 
 Form = Literal["goodput", "per-sample", "paper"]
 CONSTANTS = ("alpha", "beta", "delta", "eta")
@@ -74,15 +76,27 @@ class Reward:
 
     def _costs(self, state: JobState, local_batch: int, step_s: float, least: int, first_sample_s: float) -> float:
         total, measured = sum(worker.local_batch for worker in state.workers), max(0.0, state.variance_ratio or 0.0)
-        noise_scale = (state.noise_scale if state.health == HEALTHY else None) or measured
+        inverse = _inverse_noise_scale(state, measured, total)
         variance = measured / total if self.adaptive else 0.0
         noise = self.eta * (variance + math.sqrt(variance))
         share = step_s / total / first_sample_s
         if self.form == "paper":
             return self.beta * step_s + noise + self.delta * (math.log2(local_batch) - 5)
-        if self.form == "goodput" and noise_scale:
-            return self.beta * math.log(max(share, 1e-9)) + noise + self.delta * math.log1p(total / noise_scale)
+        if self.form == "goodput" and inverse is not None:
+            return self.beta * math.log(max(share, 1e-9)) + noise + self.delta * math.log1p(total * inverse)
         return self.beta * share + noise + self.delta * math.log2(local_batch / least)
+
+
+def _inverse_noise_scale(state: JobState, measured: float, total: int) -> float | None:
+    """Return 1 / phi, per sample; None if no statistic is known.
+
+    Args:
+        measured: s^2 B of the last step, in samples.
+        total: Global batch B, in samples.
+    """
+    if state.health == HEALTHY and state.noise_scale:
+        return 1 / state.noise_scale
+    return max(0.0, 1 / measured - 1 / total) / Smoothing().calibration if measured else None
 
 
 def sample_s(state: JobState) -> float:

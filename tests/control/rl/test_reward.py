@@ -11,6 +11,8 @@ from oppa.control.decision import HEALTHY
 from oppa.control.rl.actions import LEAST, MOST, STEPS, Actions
 from oppa.control.rl.reward import Reward, sample_s
 from oppa.errors import InputError
+from oppa.training.statistics.noise_scale import Norms
+from oppa.training.statistics.norm_test import variance_ratio
 from tests.control.rl.conftest import state
 from tests.control.services import worker
 
@@ -37,14 +39,27 @@ def test_time_by_the_sample_and_the_smallest_batch_as_the_measure() -> None:
 def test_a_size_by_what_it_costs() -> None:
     reward = Reward(form="goodput", **CONSTANTS, adaptive=False)
     first, second = reward.of(state(), least=8, first_sample_s=0.3 / 96 / 2)
-    assert first == pytest.approx(0.5 + 0.2 - 0.2 * math.log(2) - 0.3 * math.log(1 + 96 / 16))
+    assert first == pytest.approx(0.5 + 0.2 - 0.2 * math.log(2) - 0.3 * math.log(1 + 96 / 38.4))
     assert second == pytest.approx(first - 0.2), "but for its accuracy the same: they are in it together"
     believed = state(noise_scale=48.0, health=HEALTHY)
     assert reward.of(believed, least=8, first_sample_s=0.3 / 96)[0] == pytest.approx(0.5 + 0.2 - 0.3 * math.log(3))
     doubted = dataclasses.replace(believed, health="no_signal")
-    assert reward.of(doubted, least=8, first_sample_s=0.3 / 96)[0] == pytest.approx(0.5 + 0.2 - 0.3 * math.log(1 + 96 / 16))
+    assert reward.of(doubted, least=8, first_sample_s=0.3 / 96)[0] == pytest.approx(
+        0.5 + 0.2 - 0.3 * math.log(1 + 96 / 38.4)
+    )  # 2 * 16 / (1 - 16 / 96)
     blind = reward.of(state(variance_ratio=None), least=8, first_sample_s=0.3 / 96)
     assert blind[0] == pytest.approx(0.5 + 0.2 - 0.2 - 0.3 * 2), "without a noise scale as by the sample"
+
+
+@given(noise=st.floats(0.1, 1e5), signal=st.floats(0.01, 100.0), batch=st.integers(8, 4096))
+def test_the_cost_of_a_size_is_the_same_when_the_noise_scale_becomes_reliable(noise, signal, batch) -> None:
+    """The statistic of one step has the expectation of the noise scale's average, so the reward does not jump."""
+    expected = Norms(small=signal + noise / 4, big=signal + noise / batch, small_tokens=4, big_tokens=batch)
+    both = (worker(local_batch=batch // 2), worker(local_batch=batch - batch // 2))
+    known = state(workers=both, noise_scale=2 * noise / signal, health=HEALTHY, variance_ratio=variance_ratio([expected]))
+    unknown = dataclasses.replace(known, health="too_few_samples")
+    first, second = (Reward().of(each, least=1, first_sample_s=1e-3) for each in (known, unknown))
+    assert first == pytest.approx(second, abs=1e-6)
 
 
 @given(local_batch=st.integers(1, 31))
