@@ -184,6 +184,23 @@ def test_an_unreliable_estimate_is_marked_as_such(estimates: list[NoiseScaleEsti
     assert math.isfinite(scale.tokens_per_batch) or health is not Health.HEALTHY
 
 
+@pytest.mark.parametrize("keep", [0.9, 0.99])
+def test_the_error_of_the_signal_is_that_of_a_weighted_mean(keep: float) -> None:
+    random, smoothing = stream(0, "signals"), Smoothing(warming=keep)
+    signals = random.normal(1.0, 2.0, size=(1000, 60))
+    runs = [after([NoiseScaleEstimate(signal=float(each), noise=1.0) for each in own], smoothing, tokens=1.0) for own in signals]
+    stated = np.sqrt(np.mean([run.signal_error**2 for run in runs]))
+    assert stated == pytest.approx(np.std([run.signal for run in runs]), rel=0.1)
+
+
+def test_a_signal_that_noise_explains_is_none() -> None:
+    """Without a gradient, the mean of |G|^2 is positive in half of all runs; it is above its standard error in a sixth."""
+    signals = stream(0, "no gradient").normal(size=(1000, 60))
+    runs = [after([NoiseScaleEstimate(signal=float(each), noise=1.0) for each in own]) for own in signals]
+    assert np.mean([run.health is Health.HEALTHY for run in runs]) == pytest.approx(0.16, abs=0.04)
+    assert np.mean([run.signal > 0 for run in runs]) == pytest.approx(0.5, abs=0.05)
+
+
 def test_a_step_that_is_not_finite_leaves_the_averages_alone() -> None:
     before, behind = after([GOOD] * 9), after([*[GOOD] * 9, NOT_A_NUMBER])
     assert behind.tokens_per_batch == before.tokens_per_batch and behind.tokens > before.tokens

@@ -90,7 +90,7 @@ class Health(enum.StrEnum):
     HEALTHY = "healthy"
     NOT_FINITE = "the last gradients were not finite"
     TOO_FEW_SAMPLES = "too few micro-batches so far; a step needs two or more over all replicas to count"
-    NO_SIGNAL = "noise hides the gradient: the mean of |G|^2 is not positive; average over more steps or take larger batches"
+    NO_SIGNAL = "noise hides the gradient: the mean of |G|^2 is within its standard error; average over more steps or take larger batches"
     NO_NOISE = "micro-batches do not differ: the mean of tr(Sigma) is not positive; draw them independently"
 
 
@@ -115,7 +115,7 @@ class Smoothing:
     enough_samples: int = 32
     """Micro-batches beyond the first of each step that make the estimate reliable: the noise then has a standard error of 25% at most.
 
-    A single direction with all of the noise has that error; it is smaller if several share it. The error of |G|^2 does not count.
+    A single direction with all of the noise has that error; it is smaller if several share it. That of |G|^2 is `signal_error`.
     """
 
     def keeps(self, tokens: float, total: float) -> float:
@@ -133,8 +133,12 @@ class NoiseScale:
     signal_average: float = 0.0
     noise_average: float = 0.0
     """Averages that start at 0, as in the paper: both are too low at first, by the same factor (Algorithm 1, lines 17 and 18)."""
+    signal_squares: float = 0.0
+    """Average of the squares of the steps' |G|^2, with the same start."""
     weight: float = 0.0
     """Total weight of the estimates in the averages; the rest is that of the initial 0, and of steps that were not measured."""
+    squared_weights: float = 0.0
+    """Sum of the squared weights of the estimates."""
     tokens: float = 0.0
     samples: int = 0
     finite: bool = True
@@ -155,7 +159,9 @@ class NoiseScale:
             self,
             signal_average=keep * self.signal_average + (1 - keep) * estimate.signal,
             noise_average=keep * self.noise_average + (1 - keep) * estimate.noise,
+            signal_squares=keep * self.signal_squares + (1 - keep) * estimate.signal**2,
             weight=keep * self.weight + (1 - keep),
+            squared_weights=keep**2 * self.squared_weights + (1 - keep) ** 2,
             tokens=tokens,
             samples=self.samples + micro_batches - 1,
             finite=True,
@@ -175,7 +181,9 @@ class NoiseScale:
             self,
             signal_average=keep * self.signal_average,
             noise_average=keep * self.noise_average,
+            signal_squares=keep * self.signal_squares,
             weight=keep * self.weight,
+            squared_weights=keep**2 * self.squared_weights,
             tokens=self.tokens + steps * tokens,
         )
 
@@ -195,6 +203,15 @@ class NoiseScale:
         return self.noise_average / self.weight if self.weight else math.nan
 
     @property
+    def signal_error(self) -> float:
+        """Return the standard error of |G|^2, if steps are independent; 0 before the second estimate."""
+        share = self.squared_weights / self.weight**2 if self.weight else 1.0
+        if not share < 1 - _SAME:
+            return 0.0
+        variance = max(0.0, self.signal_squares / self.weight - self.signal**2) / (1 - share)
+        return math.sqrt(variance * share)
+
+    @property
     def tokens_per_batch(self) -> float:
         """Return the calibrated noise scale in tokens; NaN if signal or noise is not positive. For sequences, divide by `seq_len`."""
         return self.smoothing.calibration * self.noise / self.signal if self.signal > 0 and self.noise > 0 else math.nan
@@ -206,6 +223,6 @@ class NoiseScale:
             return Health.NOT_FINITE
         if self.samples < self.smoothing.enough_samples:
             return Health.TOO_FEW_SAMPLES
-        if not self.signal > 0:
+        if not self.signal > self.signal_error:
             return Health.NO_SIGNAL
         return Health.HEALTHY if self.noise > 0 else Health.NO_NOISE
