@@ -73,6 +73,8 @@ class RecordedWindow:
     """Reward of each worker in the following window, at the gradient noise known when the step was drawn; no step changes that."""
     before: tuple[float, ...]
     """Reward of each worker in the window of `state`; it predicts most of the next one."""
+    number: int
+    """Number of the window in its run, of which others may be left out."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +122,7 @@ def recorded(lines: Iterable[Line], actions: Actions, reward: Reward, drawn: Dra
         return []
     first_s = sample_s(states[0])
     found, checked = list[RecordedWindow](), 0
-    for before, following in itertools.pairwise(states):
+    for number, (before, following) in enumerate(itertools.pairwise(states)):
         if len(before.workers) != len(following.workers):  # the run restarted with another number of ranks
             continue
         sizes = [tuple(worker.local_batch for worker in each.workers) for each in (before, following)]
@@ -134,7 +136,17 @@ def recorded(lines: Iterable[Line], actions: Actions, reward: Reward, drawn: Dra
             tuple(reward.of(each, least=actions.least, first_sample_s=first_s))
             for each in (dataclasses.replace(following, **noise), before)
         )
-        found.append(RecordedWindow(state=before, drawn=numbers, chosen=tuple(chosen), probabilities=likely, rewards=rewards, before=early))
+        found.append(
+            RecordedWindow(
+                state=before,
+                drawn=numbers,
+                chosen=tuple(chosen),
+                probabilities=likely,
+                rewards=rewards,
+                before=early,
+                number=number,
+            )
+        )
     if len(found) < CARRIED_OUT * checked:
         message = f"only {len(found)} of {checked} windows carried out the steps that were drawn"
         raise InputError(message, hint="use runs with the same weights and windows of several steps, whose changes were not refused")

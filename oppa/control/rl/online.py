@@ -5,14 +5,15 @@ to the workers' observations, is subtracted from the cumulative reward G of ever
 """
 
 import dataclasses
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from oppa.control.decision import JobState
-from oppa.control.rl.learner import Learner, cumulative, layers_of, module_of
+from oppa.control.rl.learner import Array, Learner, cumulative, layers_of, module_of
 from oppa.control.rl.observation import observations
-from oppa.control.rl.off_policy_evaluation import Drawn, recorded, ridge
+from oppa.control.rl.off_policy_evaluation import Drawn, RecordedWindow, recorded, ridge
 from oppa.control.rl.policy import WindowPolicy, drawn, draws_at
 from oppa.control.rl.weights import Weights
 from oppa.control.throughput_index import ThroughputIndex
@@ -61,6 +62,13 @@ def require_teaching(problem: Problem, configuration: Configuration, window: int
         raise InputError(short if configuration.dp > 1 else alone, hint=hint)
 
 
+def cumulative_rewards(windows: Sequence[RecordedWindow]) -> Array:
+    """Return G of each worker in each window, shape (windows, workers). It ends where windows of the run were left out."""
+    rewards = np.array([each.rewards for each in windows])
+    gaps = [place for place, (one, other) in enumerate(itertools.pairwise(windows), 1) if other.number != one.number + 1]
+    return np.concatenate([cumulative(each) for each in np.split(rewards, gaps)])
+
+
 class RunLearner:
     """Updates weights after each run."""
 
@@ -92,7 +100,7 @@ class RunLearner:
         rows = np.concatenate([self._initial.normalised(observations(each.state, self._initial.actions)) for each in windows])
         chosen = [step for each in windows for step in each.drawn]
         rewards = np.array([each.rewards for each in windows])
-        worth, seen = cumulative(rewards).ravel(), np.column_stack((np.ones(len(rows)), rows))
+        worth, seen = cumulative_rewards(windows).ravel(), np.column_stack((np.ones(len(rows)), rows))
         self._learner.update(rows, chosen, worth - seen @ ridge(seen, worth))
         self._runs += 1
         return float(rewards.mean())

@@ -58,7 +58,7 @@ def biased(weights, action: int | None):
 def explored(task, weights, windows: int, seed: int = 0) -> list[RecordedWindow]:
     """Simulate a run whose steps are drawn at random."""
     episode, policy, found = Episode(task, task.hosts(seed), seed=seed), ExploringPolicy(weights=weights, seed=seed), []
-    for _ in range(windows):
+    for number in range(windows):
         before, early = episode.state, (found[-1].rewards if found else (0.0,) * task.workers)
         drawn = tuple(policy.chosen(before))
         after = policy.decide(before).local_batches or episode.local_batches
@@ -67,7 +67,7 @@ def explored(task, weights, windows: int, seed: int = 0) -> list[RecordedWindow]
         chosen = actions.chosen(batches, after)
         likely = tuple(actions.alike(batch, number) / 5 for batch, number in zip(batches, chosen, strict=True))
         choice = {"drawn": drawn, "chosen": tuple(chosen), "probabilities": likely}
-        found.append(RecordedWindow(state=before, rewards=tuple(rewards), before=early, **choice))
+        found.append(RecordedWindow(state=before, rewards=tuple(rewards), before=early, number=number, **choice))
     return found
 
 

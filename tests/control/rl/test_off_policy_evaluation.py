@@ -90,6 +90,7 @@ def test_a_ledger_is_read_as_it_was(task, small) -> None:
     for each, behind in zip(found, seen[1:], strict=True):
         assert small.actions.after([one.local_batch for one in each.state.workers], each.chosen) == behind.local_batches
         assert each.drawn == tuple(policy.chosen(each.state))
+    assert [each.number for each in found] == list(range(39))
     assert recorded([], small.actions, Reward(), policy.chosen) == []
     with pytest.raises(InputError, match="carried out the steps that were drawn"):
         recorded(lines, small.actions, Reward(), ExploringPolicy(weights=small, seed=4).chosen)

@@ -5,8 +5,9 @@ import pytest
 
 from oppa.control.rl import online
 from oppa.control.rl.episode import Episode
+from oppa.control.rl.learner import cumulative
 from oppa.control.rl.observation import observations
-from oppa.control.rl.online import LEAST_WINDOWS, DrawingPolicy, RunLearner
+from oppa.control.rl.online import LEAST_WINDOWS, DrawingPolicy, RunLearner, cumulative_rewards
 from oppa.errors import InputError
 from tests.control.rl.conftest import explored, paid
 
@@ -20,6 +21,15 @@ def test_a_step_that_pays_is_drawn_more_often(task, small, monkeypatch) -> None:
     before, after = (each.probabilities(seen)[:, 3] for each in (small, learner.weights))
     assert (after > before).all()
     assert learner.weights.provenance["runs"] == 10 and RunLearner(learner.weights).weights.provenance["runs"] == 10
+
+
+def test_rewards_after_a_gap_are_not_those_of_the_step_before_it(task, small) -> None:
+    """Windows are left out where a change was late. The others teach as those of two runs."""
+    windows = explored(task, small, 20)
+    early, late = windows[:8], windows[9:]
+    apart = [cumulative(np.array([each.rewards for each in part])) for part in (early, late)]
+    assert cumulative_rewards([*early, *late]) == pytest.approx(np.concatenate(apart))
+    assert cumulative_rewards(windows) == pytest.approx(cumulative(np.array([each.rewards for each in windows])))
 
 
 def test_too_short_a_run_teaches_nothing(task, small, monkeypatch) -> None:
