@@ -7,13 +7,13 @@ so the table compares the seconds to reach it, not the final accuracy.
 
 import dataclasses
 import functools
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import bootstrap
 
 from experiments.registry import DYNAMIX
 from oppa.control.decision import Policy
@@ -27,6 +27,7 @@ from oppa.control.rl.learner import cumulative
 from oppa.control.rl.policy import LearnedPolicy
 from oppa.control.rl.reward import Reward
 from oppa.control.rl.weights import Weights
+from oppa.random_streams import stream
 from oppa.report.figures import Axis, Series, lines, standalone
 from oppa.report.record import Section
 from oppa.simulator.learning_curve import LearningCurve
@@ -47,7 +48,7 @@ UNSEEN = 1_000_000
 FORMS: Mapping[str, str] = {"ppo": "goodput", "paper": "paper"}
 """Reward of each algorithm: ours, and the paper's as written."""
 LABELS: Mapping[str, str] = {"ppo": "learned by PPO", "paper": "learned as written"}
-CONFIDENCE = 0.95
+CONFIDENCE, RESAMPLES = 0.95, 9999
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -78,14 +79,24 @@ class WorkerScale:
     def saved(self, policy: str, reference: str) -> tuple[float, float, float] | None:
         """Return the median share of time that a policy saves over another, run by run, and its 95% bootstrap interval.
 
-        The result is (low, median, high), or None with fewer than two runs. Runs in which either never reached the accuracy are left out.
+        The result is (low, median, high), or None with fewer than two runs or where the median is infinite. A run that never reached the
+        accuracy takes infinitely long: it loses against one that did, and ties with another.
         """
         pairs = zip(self.seconds[policy], self.seconds[reference], strict=True)
-        shares = np.array([1 - ours / theirs for ours, theirs in pairs if ours is not None and theirs is not None])
-        if len(shares) < 2:
+        shares = np.array([_saved(ours, theirs) for ours, theirs in pairs])
+        if len(shares) < 2 or not math.isfinite(np.median(shares)):
             return None
-        interval = bootstrap((shares,), np.median, confidence_level=CONFIDENCE, method="percentile", rng=0).confidence_interval
-        return float(interval.low), float(np.median(shares)), float(interval.high)
+        drawn = stream(0, "bootstrap").integers(len(shares), size=(RESAMPLES, len(shares)))
+        levels = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+        low, high = np.quantile(np.median(shares[drawn], axis=1), levels, method="inverted_cdf")  # no mean of finite and infinite shares
+        return float(low), float(np.median(shares)), float(high)
+
+
+def _saved(ours: float | None, theirs: float | None) -> float:
+    """Return the share of time that one run saves over another; a time of None is infinite."""
+    if ours is None:
+        return 0.0 if theirs is None else -math.inf
+    return 1.0 if theirs is None else 1 - ours / theirs
 
 
 def task_of(workers: int, form: str) -> EpisodeTask:

@@ -25,6 +25,13 @@ def test_a_slower_policy_saves_a_negative_share() -> None:
     assert found.saved("a", "b") == (0.5, 0.5, 0.5)
 
 
+def test_runs_that_never_arrive_count_in_what_a_policy_saves() -> None:
+    seconds = {"a": (1.0, 1.0, 1.0, 1.0, 1.0), "b": (None, 0.5, 0.5, None, 1.0), "c": (None, None, None, None, 0.5)}
+    found = WorkerScale(workers=2, seconds=seconds, best_static="a", best_shared="a")
+    assert found.saved("b", "a")[:2] == (-np.inf, 0.0), "the runs that arrive save half in the median"
+    assert found.saved("a", "b")[1:] == (0.0, 1.0) and found.saved("c", "c")[1] == 0.0 and found.saved("c", "a") is None
+
+
 @pytest.fixture(scope="module")
 def few(request: pytest.FixtureRequest) -> None:
     """Small clusters and two episodes, in place of the recorded ones."""
