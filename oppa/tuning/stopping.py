@@ -112,8 +112,7 @@ def sure(limits: Limits) -> StopTest:
         if incumbent is None or not _enough(step_times_s, limits):
             return False
         seen = estimate(step_times_s, least_correlation=incumbent.correlation)
-        rho = max(seen.correlation, incumbent.correlation)
-        degrees = max(1.0, (seen.kept - 1) * (1 - rho**2) / (1 + rho**2))  # of the variance of correlated steps (Bartlett)
+        degrees = _degrees_of_freedom(seen.kept, max(seen.correlation, incumbent.correlation))
         quantile = -float(stdtrit(degrees, (1 - CONFIDENCE) / incumbent.rivals))
         apart = -float(ndtri(ndtr(-APART) / incumbent.rivals))
         spread = math.hypot(
@@ -223,9 +222,14 @@ def _steps_share(step_times_s: Sequence[float], limits: Limits, confidence: floa
     seen = estimate(step_times_s)
     if seen.kept < max(limits.q_min, 2):
         return math.inf
-    degrees = seen.kept - 1
+    degrees = _degrees_of_freedom(seen.kept, seen.correlation)
     widened = 1.0 if confidence is None else degrees / float(chdtri(degrees, confidence))
     return widened * seen.variance / (seen.steps_per_s * TRIAL_STDDEV) ** 2
+
+
+def _degrees_of_freedom(kept: int, correlation: float) -> float:
+    """Return the degrees of freedom of the variance of steps whose neighbours correlate (Bartlett)."""
+    return max(1.0, (kept - 1) * (1 - correlation**2) / (1 + correlation**2))
 
 
 RULES = {"precise": precise, "sure": sure, "paper": paper, "paper-bound": paper_bound, "never": never}
