@@ -194,7 +194,7 @@ def test_the_error_of_the_signal_is_that_of_a_weighted_mean(keep: float) -> None
 
 
 def test_a_signal_that_noise_explains_is_none() -> None:
-    """Without a gradient, the mean of |G|^2 is positive in half of all runs; it is above its standard error in a sixth."""
+    """The mean of |G|^2 is positive in half of the runs without a gradient; it is above its standard error in a sixth."""
     signals = stream(0, "no gradient").normal(size=(1000, 60))
     runs = [after([NoiseScaleEstimate(signal=float(each), noise=1.0) for each in own]) for own in signals]
     assert np.mean([run.health is Health.HEALTHY for run in runs]) == pytest.approx(0.16, abs=0.04)

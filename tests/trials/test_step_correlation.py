@@ -15,7 +15,7 @@ def autoregressive(random, steps: int, rho: float):
 
 
 def disturbed(random, steps: int):
-    """Return steps of which a third of the variance lasts for ten steps, which neighbours hardly show."""
+    """Return steps of which a quarter of the variance lasts for ten steps, which neighbours hardly show."""
     return autoregressive(random, steps, 0.9) * 0.6 + random.standard_normal(steps)
 
 
