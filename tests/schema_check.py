@@ -84,11 +84,17 @@ def command_of(words: Sequence[str]) -> str | None:
 
 def require_valid(words: Sequence[str], stdout: str) -> None:
     """Assert that what `oppa` printed under `--json` is as its schema says, with no key that the schema lacks."""
-    from oppa.cli.outputs import schemas
     from oppa.cli.outputs.commands import LINES
 
     if (command := command_of(words)) is None or not stdout.strip():
         return
-    schema = schemas.schema(schemas.file_name(command))
+    schema = _schema(command)
     for value in map(json.loads, stdout.splitlines() if command in LINES else [stdout]):
         assert not (wrong := list(faults(value, schema, root=schema, closed=True))), (command, wrong[:5])
+
+
+@functools.cache
+def _schema(command: str) -> dict[str, Any]:
+    from oppa.cli.outputs import schemas
+
+    return schemas.schema(schemas.file_name(command))

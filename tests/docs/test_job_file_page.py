@@ -21,6 +21,7 @@ from oppa.problem.writes_file import writes
 
 TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "job-file.md").read_text()
 HEAD = "| key | type | default | meaning |"
+SCHEMA = schema(JOB)
 RECORDS: Mapping[str, type[Any]] = {
     "model": Model,
     "command.steps": StepFormat,
@@ -72,7 +73,7 @@ def properties(node: Mapping[str, Any], table: str = "") -> Iterator[tuple[str, 
         many = stated.get("additionalProperties")
         inner, below = (many, f"{name}.NAME") if isinstance(many, dict) and "$ref" in many else (stated, name)
         if "$ref" in inner:
-            yield from properties(schema(JOB)["$defs"][inner["$ref"].rpartition("/")[2]], below)
+            yield from properties(SCHEMA["$defs"][inner["$ref"].rpartition("/")[2]], below)
 
 
 def default(name: str, stated: Mapping[str, Any]) -> object:
@@ -90,7 +91,7 @@ def default(name: str, stated: Mapping[str, Any]) -> object:
 
 
 ROWS = list(page())
-KEYS = {name: (stated, required) for name, stated, required in properties(schema(JOB))}
+KEYS = {name: (stated, required) for name, stated, required in properties(SCHEMA)}
 
 
 def test_every_key_of_the_schema_stands_once_in_the_section_of_its_table() -> None:
