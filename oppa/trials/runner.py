@@ -16,7 +16,6 @@ from pydantic_core import PydanticCustomError
 
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, InputError, nearest
-from oppa.problem.candidates import enumerate_candidates
 from oppa.problem.command import LaunchCommand
 from oppa.problem.configuration import PARAMETERS, is_name
 from oppa.problem.declaration import DeclaredTable, read
@@ -155,6 +154,8 @@ def require_program(command: LaunchCommand, space: SearchSpace) -> None:
     if not any(names_in(command.argv[0])):
         find_program(command.argv[0])
     if command.worded:
+        from oppa.problem.candidates import enumerate_candidates  # agents on hosts read runners, and must start without numpy
+
         command.require_words_for(enumerate_candidates(space))
 
 

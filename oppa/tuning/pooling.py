@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from scipy.optimize import brentq
-from scipy.stats import chi2
+from scipy.special import chdtri  # quantiles; scipy.stats takes a second to import
 
 from oppa.cost.coefficients import Belief
 from oppa.tuning.surrogate_summary import IDENTIFIED
@@ -93,7 +93,7 @@ def excess_variance(places: Sequence[float], variances: Sequence[float]) -> floa
     """Return the variance between studies beyond their own, with which their weighted squares are at the median; 0 if they agree."""
     if len(places) < 2:
         return 0.0
-    median = float(chi2.median(len(places) - 1))
+    median = float(chdtri(len(places) - 1, 0.5))
 
     def above(excess: float) -> float:
         weights = [1 / (variance + excess) for variance in variances]

@@ -1,6 +1,8 @@
 """A tuner waits for slow hosts."""
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 
@@ -25,3 +27,9 @@ def test_a_host_that_waits_for_its_devices_memory_is_not_taken_for_dead(tmp_path
     with HostsLauncher(load_runner(SCRIPT_RUNNER), TwoHosts(), study=STUDY, grace_s=1) as launcher:
         result = run_trial(launcher, tmp_path / "trial", spec, limits=Limits(trial_time_s=60, grace_s=1))
     assert (result.outcome, result.cause) == ("completed", "")
+
+
+def test_an_agent_starts_without_packages_that_compute() -> None:
+    """One starts on each host for every trial."""
+    program = "import sys, oppa.launchers.agent; print(*{'torch', 'numpy', 'pandas', 'scipy'} & sys.modules.keys())"
+    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "\n"

@@ -125,7 +125,8 @@ for name in ("random", "exhaustive", "grid", "tpe", "xgboost"):
 @pytest.mark.slow
 def test_a_command_that_searches_loads_heavy_packages_only_where_they_work() -> None:
     modules = "oppa.cost.beliefs, oppa.report.words, oppa.simulator.replay_file, oppa.tuning.search, oppa.tuning.session"
-    program = f"import sys, {modules}; print(*{{'torch', 'pandas', 'scipy.stats', 'botorch'}} & sys.modules.keys())"
+    compared = "from oppa.tuning.verification import speed_up; speed_up([2.02, 1.98], [1.00, 1.03])"
+    program = f"import sys, {modules}; {compared}; print(*{{'torch', 'pandas', 'scipy.stats', 'botorch'}} & sys.modules.keys())"
     assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "\n"
 
 

@@ -78,7 +78,7 @@ def _outliers(ascending: Sequence[float], false_alarm: float) -> int:
 
 def _critical(left: int, false_alarm: float) -> float:
     """Return the largest R that is to be expected of `left` equal nodes."""
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
-    quantile = float(t.ppf(1 - false_alarm / left, left - 2))
+    quantile = float(stdtrit(left - 2, 1 - false_alarm / left))
     return (left - 1) * quantile / math.sqrt((left - 2 + quantile**2) * left)
