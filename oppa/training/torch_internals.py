@@ -22,6 +22,7 @@ from torch.autograd import _disable_profiler as disable_profiler  # type: ignore
 from torch.autograd import _enable_profiler as enable_profiler  # type: ignore[attr-defined]
 from torch.autograd import _prepare_profiler as prepare_profiler  # type: ignore[attr-defined]
 from torch.distributed.fsdp import FSDPModule
+from torch.jit import _state as scripting
 from torch.nn.parallel import DistributedDataParallel
 
 from oppa.errors import EnvironmentLackingError
@@ -40,6 +41,7 @@ __all__ = [
     "PipelineRuntime",
     "ProfilerEvent",
     "RecordScope",
+    "ZeroRedundancyOptimizer",
     "accumulated_apart",
     "all_threads_counted",
     "disable_profiler",
@@ -53,6 +55,22 @@ __all__ = [
     "require_tested",
     "runtime_of",
 ]
+
+
+@contextlib.contextmanager
+def _scripting_off() -> Iterator[None]:
+    """Let torch leave uncompiled what it would compile by TorchScript on import."""
+    was_enabled = bool(scripting._enabled)
+    scripting.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            scripting.enable()
+
+
+with _scripting_off():  # its package has eight other optimizers, whose compilation would take 0.4 s of every start
+    from torch.distributed.optim import ZeroRedundancyOptimizer
 
 TESTED = ("2.13",)
 """Versions of torch, without their patch level, with which `make check` runs the core; `torch` in `runners/torch/runner.toml`."""

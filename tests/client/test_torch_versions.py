@@ -3,6 +3,8 @@
 import ast
 import dataclasses
 import re
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import TypeGuard
@@ -82,3 +84,16 @@ def private_names(path: Path) -> list[str]:
 
 def _is_from_torch(node: ast.AST) -> TypeGuard[ast.ImportFrom]:
     return isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch"
+
+
+@pytest.mark.slow
+def test_the_core_starts_without_compiling_torchs_own_classes_and_a_user_s_module_can_be_compiled() -> None:
+    program = """
+import torch
+import torch.distributed.fsdp
+before = len(torch.jit._state._script_classes)
+import oppa.training.parallel.data_parallel
+assert len(torch.jit._state._script_classes) == before
+assert isinstance(torch.jit.script(torch.nn.ReLU()), torch.jit.ScriptModule)
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True)

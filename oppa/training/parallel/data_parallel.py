@@ -21,7 +21,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from oppa.problem.configuration import Configuration
@@ -31,7 +30,7 @@ from oppa.training.model.stage import ModelStage
 from oppa.training.parallel.mesh import Mesh, MeshAxis
 from oppa.training.parallel.optimizer import groups_of, update_rule
 from oppa.training.parallel.supported_layouts import splits_backward
-from oppa.training.torch_internals import leave_to_their_ranks
+from oppa.training.torch_internals import ZeroRedundancyOptimizer, leave_to_their_ranks
 
 Sums = Callable[[Sequence[Tensor], MeshAxis], Iterator[Tensor]]
 """Yields the sum of each flat tensor over the replicas."""

@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 
 from oppa.training.model.tensor_slices import Box
@@ -28,6 +27,7 @@ from oppa.training.parallel.mesh import Mesh
 from oppa.training.replica import Replica
 from oppa.training.reshard.exchange import State, exchange
 from oppa.training.reshard.shards import WEIGHT, Layout, Shard, TensorKey, layout_of
+from oppa.training.torch_internals import ZeroRedundancyOptimizer
 from oppa.trials.trial_folder import TrialSpec
 
 

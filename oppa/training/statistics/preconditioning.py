@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 
 from oppa.errors import InputError
 from oppa.training.parallel.gradient_layout import GradientLayout
 from oppa.training.statistics.gradient_norms import Norm
+from oppa.training.torch_internals import ZeroRedundancyOptimizer
 
 
 def preconditioned_norm(optimizer: torch.optim.Optimizer, layout: GradientLayout) -> Callable[[nn.Parameter], Norm]:
