@@ -30,11 +30,11 @@ from oppa.cost.facts import workload_of
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.random_streams import stream
+from oppa.trials.throughput import TRIAL_STDDEV
 from oppa.tuning.designer import Observation, free, incumbent
 from oppa.tuning.designers.processes import MEMORY_LAYOUT, MEMORY_RESIDUAL
 from oppa.tuning.designers.pruning import Pruning
 from oppa.tuning.designers.targets import rates, slacks
-from oppa.tuning.stopping import TRIAL_STDDEV
 from oppa.tuning.surrogate.distributions import Normal
 from oppa.tuning.surrogate.main_effects import varying_extras
 

@@ -23,8 +23,8 @@ from oppa.cost.memory import memory
 from oppa.cost.prediction import NINETY_PERCENT
 from oppa.cost.rows import by_kind, check_rows, workload_of_rows
 from oppa.cost.step_time import step_time
+from oppa.trials.throughput import TRIAL_STDDEV
 from oppa.tuning.designers import processes
-from oppa.tuning.stopping import TRIAL_STDDEV
 from oppa.tuning.surrogate.cost_model import CostModel
 from oppa.tuning.surrogate.distributions import Normal
 from oppa.tuning.surrogate.gaussian_process import Data, GaussianProcess

@@ -21,12 +21,11 @@ from torch import Tensor
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.memory import memory
 from oppa.cost.step_time import step_time
-from oppa.cost.workload import Workload
+from oppa.cost.workload import Formula, Workload
 from oppa.problem.configuration import Configuration
 from oppa.problem.space import Parameter
 from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.simulator.trial_simulator import SimulatedTrial, TrialSimulator
-from oppa.tuning.surrogate.cost_model import Formula
 
 KNOB = "hidden_knob"
 HIDDEN: Mapping[int, float] = {0: 1.0, 1: 0.7, 2: 1.4}

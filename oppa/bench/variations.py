@@ -16,7 +16,7 @@ from oppa.bench.distortions import Distortion, doubled_memory, halved_memory, re
 from oppa.bench.held_out import held_out_beliefs
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.step_time import step_time
-from oppa.cost.workload import Workload
+from oppa.cost.workload import Formula, Workload
 from oppa.errors import InputError, nearest
 from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.simulator.replay import ReplayNoise
@@ -24,7 +24,6 @@ from oppa.tuning.designer import Designer
 from oppa.tuning.designers import STOPPING, make_designer
 from oppa.tuning.designers.oppa import Oppa
 from oppa.tuning.stopping import StopTest, make_rule
-from oppa.tuning.surrogate.cost_model import Formula
 
 PLAIN = ""
 

@@ -15,6 +15,8 @@ FUSED = ("megatron", "nanotron")
 TRACED, UNSTATED = "traced", "unstated"
 SEQUENCE_PARALLEL = "sequence_parallel"
 Beliefs = Mapping[str, Belief]
+TIME_RESIDUAL, MEMORY_RESIDUAL = 0.1, 0.05
+"""Errors of the formulas that no coefficient explains, as standard deviations of logarithms."""
 
 
 def beliefs_of(hardware: Hardware, framework: FrameworkPrior | None = None, learned: Beliefs | None = None) -> tuple[Beliefs, Beliefs]:

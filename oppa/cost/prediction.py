@@ -12,14 +12,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from oppa.cost.beliefs import Beliefs, beliefs_of
+from oppa.cost.beliefs import MEMORY_RESIDUAL, TIME_RESIDUAL, Beliefs, beliefs_of
 from oppa.cost.framework import load_framework
 from oppa.cost.hardware import load_hardware
 from oppa.cost.memory import memory
-from oppa.cost.residuals import MEMORY_RESIDUAL, TIME_RESIDUAL, Formula
 from oppa.cost.rows import by_kind, check_rows, illegal, workload_of_rows
 from oppa.cost.step_time import stalled_probability, stalled_time, step_time
-from oppa.cost.workload import Workload
+from oppa.cost.workload import Formula, Workload
 from oppa.errors import InputError
 
 COLUMNS = (

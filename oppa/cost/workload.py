@@ -5,10 +5,13 @@ All columns are float64 tensors of shape (n,). Sizes are in bytes, times in seco
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Self
 
 import torch
 from torch import Tensor
+
+from oppa.cost.coefficients import Coefficients
 
 WIDE_BYTES = 4
 """Bytes of a number in fp32."""
@@ -356,3 +359,7 @@ class Workload:
         """Return some of the configurations."""
         shape, layout, machine, formats = self.shape.take(rows), self.layout.take(rows), self.machine.take(rows), self.formats.take(rows)
         return Workload(shape=shape, layout=layout, machine=machine, formats=formats)
+
+
+Formula = Callable[[Workload, Coefficients], Tensor]
+"""(configurations, coefficients) -> step time in seconds, or memory in bytes, shape (n,)"""

@@ -14,10 +14,10 @@ from oppa.problem.software import Software
 from oppa.report.record import Section
 from oppa.study import Trial
 from oppa.study.records import DRIFT, SEARCH, VERIFICATION
+from oppa.trials.throughput import TRIAL_STDDEV
 from oppa.tuning.calibration import track_record
 from oppa.tuning.drift import drift_of
 from oppa.tuning.spending import HOUR_S, Spending, in_words, spent_in_words
-from oppa.tuning.stopping import TRIAL_STDDEV
 from oppa.units import MIB
 
 if TYPE_CHECKING:

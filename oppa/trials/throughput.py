@@ -15,6 +15,8 @@ from oppa.errors import MeasurementError
 from oppa.trials.step_correlation import neighbour_correlation, variance_of_mean
 from oppa.trials.verdict import FEWEST
 
+TRIAL_STDDEV = 0.03
+"""Standard deviation between trials of one configuration, in log units: no trial measures exactly the true throughput."""
 CLEARLY_SLOWER = 1.2
 """Factor over the usual step time. Early steps that are slower than that, plus the usual spread, are warm-up."""
 SEEN = 6

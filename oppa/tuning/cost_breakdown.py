@@ -7,16 +7,15 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from oppa.cost.beliefs import Beliefs, beliefs_of_job, files_of_job, framework_file, framework_of
+from oppa.cost.beliefs import MEMORY_RESIDUAL, TIME_RESIDUAL, Beliefs, beliefs_of_job, files_of_job, framework_file, framework_of
 from oppa.cost.breakdown import PEAKS, SIZES, TIMES, sizes, times
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.correction import Correction, correction
 from oppa.cost.facts import workload_of
 from oppa.cost.framework import FrameworkPrior
 from oppa.cost.memory import memory
-from oppa.cost.residuals import MEMORY_RESIDUAL, TIME_RESIDUAL, Formula
 from oppa.cost.step_time import step_time
-from oppa.cost.workload import Workload
+from oppa.cost.workload import Formula, Workload
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.tuning.designers.oppa import Oppa

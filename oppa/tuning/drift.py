@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from oppa.study import Trial
 from oppa.study.records import DRIFT, VERIFICATION
-from oppa.tuning.stopping import TRIAL_STDDEV
+from oppa.trials.throughput import TRIAL_STDDEV
 
 Array = NDArray[np.float64]
 

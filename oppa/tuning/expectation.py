@@ -14,13 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oppa.cost.beliefs import Beliefs, beliefs_of_job
+from oppa.cost.beliefs import MEMORY_RESIDUAL, TIME_RESIDUAL, Beliefs, beliefs_of_job
 from oppa.cost.coefficients import Belief, medians
 from oppa.cost.facts import workload_of
 from oppa.cost.memory import memory
-from oppa.cost.residuals import MEMORY_RESIDUAL, TIME_RESIDUAL, Formula
 from oppa.cost.step_time import step_time
-from oppa.cost.workload import Workload
+from oppa.cost.workload import Formula, Workload
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.problem.training import Limits

@@ -26,12 +26,9 @@ from scipy.special import chdtri, ndtr, ndtri, stdtrit  # quantiles; scipy.stats
 from oppa.errors import require_known
 from oppa.problem.training import Limits
 from oppa.trials.monitor import StopRule
-from oppa.trials.throughput import SEEN, ThroughputEstimate, estimate, paper_estimate, settled, warm_up_steps
+from oppa.trials.throughput import SEEN, TRIAL_STDDEV, ThroughputEstimate, estimate, paper_estimate, settled, warm_up_steps
 from oppa.trials.trial_folder import Outcome
 from oppa.tuning.designer import Observation, standings
-
-TRIAL_STDDEV = 0.03
-"""Standard deviation between trials of one configuration, in log units: no trial measures exactly the true throughput."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

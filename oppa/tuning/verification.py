@@ -5,7 +5,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import stdtrit  # quantiles; scipy.stats takes a second to import
 
 CONFIDENCE = 0.95
 
@@ -70,5 +69,7 @@ def _ratio(winner: Sequence[float], other: Sequence[float]) -> Interval:
 
 def _geometric(log_mean: float, squared_error: float, freedom: float) -> Interval:
     """Return Student's interval around a mean of logarithms whose squared standard error is given."""
+    from scipy.special import stdtrit  # a quantile; scipy.stats takes a second to import
+
     half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(squared_error)
     return Interval(value=math.exp(log_mean), low=math.exp(log_mean - half), high=math.exp(log_mean + half))

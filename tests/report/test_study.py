@@ -6,8 +6,8 @@ import pytest
 from oppa.problem.objective import Objective
 from oppa.report.page import spent_rows
 from oppa.report.study import sections, tied
+from oppa.trials.throughput import TRIAL_STDDEV
 from oppa.tuning.spending import Spending, spent_in_words
-from oppa.tuning.stopping import TRIAL_STDDEV
 from tests.tuning.conftest import trial_of
 
 

@@ -122,12 +122,23 @@ for name in ("random", "exhaustive", "grid", "tpe", "xgboost"):
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+COMPARED = "from oppa.tuning.verification import speed_up; speed_up([2.02, 1.98], [1.00, 1.03])"
+
+
 @pytest.mark.slow
-def test_a_command_that_searches_loads_heavy_packages_only_where_they_work() -> None:
-    modules = "oppa.cost.beliefs, oppa.report.words, oppa.simulator.replay_file, oppa.tuning.search, oppa.tuning.session"
-    compared = "from oppa.tuning.verification import speed_up; speed_up([2.02, 1.98], [1.00, 1.03])"
-    program = f"import sys, {modules}; {compared}; print(*{{'torch', 'pandas', 'scipy.stats', 'botorch'}} & sys.modules.keys())"
-    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "\n"
+@pytest.mark.parametrize(
+    ("program", "lacking"),
+    [
+        ("import oppa.cost.beliefs, oppa.report.words, oppa.simulator.replay_file", "torch pandas scipy botorch"),
+        (f"import oppa.tuning.search, oppa.tuning.session; {COMPARED}", "torch pandas scipy.stats botorch"),
+        ("import oppa.cli.outputs.schemas", "torch pandas scipy botorch"),
+        ("import oppa.tuning.designers.oppa, oppa.tuning.expectation, oppa.tuning.cost_breakdown", "pandas scipy.stats"),
+    ],
+    ids=["files", "search", "outputs", "prior"],
+)
+def test_heavy_packages_are_loaded_only_where_they_work(program: str, lacking: str) -> None:
+    code = f"import sys; {program}; print(*set({lacking!r}.split()) & sys.modules.keys())"
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, capture_output=True, text=True).stdout == "\n"
 
 
 def test_random_draws_every_triple_equally_often(make, candidates) -> None:

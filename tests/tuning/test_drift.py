@@ -9,8 +9,8 @@ import pytest
 
 from experiments.drift.search import loss_of_search
 from oppa.study.records import DRIFT
+from oppa.trials.throughput import TRIAL_STDDEV
 from oppa.tuning.drift import CLOSEST, FEWEST, drift_of, is_due
-from oppa.tuning.stopping import TRIAL_STDDEV
 from tests.tuning.conftest import trial_of
 
 

@@ -12,13 +12,12 @@ from scipy.signal import lfilter
 
 from oppa.errors import InputError
 from oppa.problem.training import Limits
-from oppa.trials.throughput import estimate
+from oppa.trials.throughput import TRIAL_STDDEV, estimate
 from oppa.tuning.designer import Observation
 from oppa.tuning.stopping import (
     PRECISION,
     RULES,
     TAU,
-    TRIAL_STDDEV,
     Incumbent,
     against,
     confidence_factor,

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
+from oppa.trials.throughput import TRIAL_STDDEV
 from oppa.tuning.designer import by_candidate, incumbent, standing, standings
 from oppa.tuning.designers.targets import EXPECTED_WEIGHT, OTHER_CAUSES, rates, slacks, trial_variance
-from oppa.tuning.stopping import TRIAL_STDDEV
 from tests.tuning.conftest import failed, measured
 
 MIB = 2**20

@@ -17,7 +17,7 @@ from oppa.cost.coefficients import Belief
 from oppa.cost.facts import workload_of
 from oppa.cost.memory import memory
 from oppa.cost.step_time import step_time
-from oppa.cost.workload import Workload
+from oppa.cost.workload import Formula, Workload
 from oppa.errors import InputError
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
@@ -40,7 +40,7 @@ from oppa.tuning.designers.pruning import Pruning
 from oppa.tuning.designers.random_search import RandomSearch
 from oppa.tuning.designers.targets import as_predicted, memory_trials, rates, slacks, trial_variance
 from oppa.tuning.surrogate.batch_scaling import TwoParts, doubled, varies, without_batch
-from oppa.tuning.surrogate.cost_model import CostModel, Formula, MeanFunction
+from oppa.tuning.surrogate.cost_model import CostModel, MeanFunction
 from oppa.tuning.surrogate.distributions import Normal
 from oppa.tuning.surrogate.main_effects import MEMORY_SPREAD, RATE_SPREAD, varying_extras, with_effects
 from oppa.tuning.surrogate.model_average import ModelAverage

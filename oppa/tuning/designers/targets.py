@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence, Set
 import torch
 
 from oppa.study import Prediction
+from oppa.trials.throughput import TRIAL_STDDEV
 from oppa.tuning.designer import Observation, by_candidate
-from oppa.tuning.stopping import TRIAL_STDDEV
 from oppa.tuning.surrogate.distributions import column
 from oppa.tuning.surrogate.gaussian_process import Data
 

@@ -6,16 +6,15 @@ Notation (N candidates, k coefficients):
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from oppa.cost.coefficients import Belief, Coefficients
-from oppa.cost.workload import Workload
+from oppa.cost.coefficients import Belief
+from oppa.cost.workload import Formula, Workload
 
-Formula = Callable[[Workload, Coefficients], Tensor]
 CHUNK = 16384
 """Candidates per chunk: their columns stay in the cache."""
 

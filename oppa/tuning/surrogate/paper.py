@@ -6,7 +6,7 @@ The coefficients have no prior (eq. 23). With few observations they over-fit, as
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,11 +22,9 @@ from torch import Tensor
 
 from oppa.cost import paper
 from oppa.cost.coefficients import Coefficients
-from oppa.cost.workload import Workload
+from oppa.cost.workload import Formula, Workload
 from oppa.tuning.surrogate.distributions import Normal, belief_of
 from oppa.tuning.surrogate.map_fit import cholesky
-
-Formula = Callable[[Workload, Coefficients], Tensor]
 
 
 class PriorMean(Mean):
