@@ -21,7 +21,7 @@ from oppa.errors import InputError, nearest
 from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.simulator.replay import ReplayNoise
 from oppa.tuning.designer import Designer
-from oppa.tuning.designers import STOPPING, make_designer
+from oppa.tuning.designers import default_stopping, make_designer
 from oppa.tuning.designers.oppa import Oppa
 from oppa.tuning.stopping import StopTest, make_rule
 
@@ -59,7 +59,7 @@ class Variation:
 
     def rule(self, designer: str, task: BenchmarkTask) -> StopTest:
         """Return the rule that ends trials early."""
-        return make_rule(self.stopping or STOPPING.get(designer, "never"), task.problem.limits)
+        return make_rule(self.stopping or default_stopping(designer), task.problem.limits)
 
     def designer(self, name: str, task: BenchmarkTask, seed: int) -> Designer:
         """Return the designer, as changed."""

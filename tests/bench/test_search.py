@@ -56,6 +56,14 @@ def test_a_trial_that_was_stopped_is_no_incumbent() -> None:
     assert {each.incumbent for each in played[first:]} == {played[first].candidate}
 
 
+def test_forests_on_the_cost_model_end_trials_by_the_rule_of_oppa() -> None:
+    task = small_task()
+    task = dataclasses.replace(task, problem=dataclasses.replace(task.problem, limits=Limits(q_min=5, q_max=30)))
+    names = ("oppa", "forest-physics", "xgboost-physics", "prior-rank", "random")
+    ends = {name: VARIATIONS[""].rule(name, task)([1.0, 1.01] * 6, None) for name in names}
+    assert ends == {"oppa": "completed", "forest-physics": "completed", "xgboost-physics": "completed", "prior-rank": None, "random": None}
+
+
 def test_a_trial_far_slower_than_its_prediction_ends_at_the_limit_of_a_real_search() -> None:
     limits = Limits(q_min=150, q_max=200)
     task, designer = dataclasses.replace(small_task(), problem=dataclasses.replace(small_task().problem, limits=limits)), InOrder()
