@@ -262,8 +262,8 @@ def _malformed() -> Iterator[str | bytes]:
     """Yield messages that the protocol forbids."""
     good = json.loads(StepTaken(number=1, **facts(1)).to_json())
     yield from ("", "{", "null", "[]", "3", "\x00", "[" * 5000, b"\x00\xff", '{"type": "step"}', '{"type": "unknown"}')
-    may_be_nothing = {"noise_scale", "loss", "variance_ratio", "worker_variance_ratio", "accuracy"}
-    may_be_below_0 = may_be_nothing - {"noise_scale", "accuracy"}
+    may_be_nothing = {"noise_scale", "learning_rate", "loss", "variance_ratio", "worker_variance_ratio", "accuracy"}
+    may_be_below_0 = may_be_nothing - {"noise_scale", "learning_rate", "accuracy"}
     for name, field in StepTaken.model_fields.items():
         if field.is_required() or name == "type":
             yield json.dumps({key: value for key, value in good.items() if key != name})
