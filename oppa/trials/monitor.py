@@ -33,8 +33,8 @@ FLOOD = 1000
 """Reported steps per step of the trial, beyond which a program does not report steps but fills memory."""
 
 StopRule = Callable[[Sequence[float], float], Outcome | None]
-"""A function of the seconds of a step in each report so far, the first included. It returns the outcome of a trial that needs no further
-step."""
+"""A function of the seconds of a step in each report so far, the first included, and of the seconds before the first step. It returns the
+outcome of a trial that needs no further step."""
 
 
 class TrialMonitor:

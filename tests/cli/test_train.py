@@ -222,51 +222,48 @@ def test_a_run_that_would_end_within_its_warm_up_is_refused(oppa) -> None:
     assert "`warmup = 16` is more than `samples = 3`" in oppa("train", "job.toml", "--set", "train.samples=3", code=2).stderr
 
 
-def test_the_watcher_outlives_an_attempt_that_takes_long_to_come_back(tmp_path, monkeypatch, capsys) -> None:
+FACTS = {"loss": 1.0, "learning_rate": 1e-3, "configuration": "c", "global_batch": 8, "noise_scale": None, "health": "no_signal"}
+
+
+@contextlib.contextmanager
+def watched(folder, monkeypatch):
+    """Yield the ledger of a run, and the view of it, which prints every step."""
     monkeypatch.setattr(run_view, "LINE_S", 0.0)
-    (tmp_path / "job.toml").write_text(TRAIN_JOB)
-    problem = load_job(tmp_path / "job.toml")
-    run = RunSpec(uuid="u", problem=problem, configuration=Configuration(dp=2, global_batch=8, micro_batch=4))
-    facts = {"loss": 1.0, "learning_rate": 1e-3, "configuration": "c", "global_batch": 8, "noise_scale": None, "health": "no_signal"}
-    with contextlib.closing(ledger.Ledger(tmp_path)) as written:
-        watcher = run_view.RunView(run, tmp_path, Interruption())
+    (folder / "job.toml").write_text(TRAIN_JOB)
+    run = RunSpec(uuid="u", problem=load_job(folder / "job.toml"), configuration=Configuration(dp=2, global_batch=8, micro_batch=4))
+    with contextlib.closing(ledger.Ledger(folder)) as written:
+        yield written, run_view.RunView(run, folder, Interruption())
+
+
+def test_the_watcher_outlives_an_attempt_that_takes_long_to_come_back(tmp_path, monkeypatch, capsys) -> None:
+    with watched(tmp_path, monkeypatch) as (written, watcher):
         watcher.began(tmp_path / "0001")
-        written.write(ledger.STEP, step=0, samples=[0, 8], step_time_s=0.5, updated=True, **facts)
+        written.write(ledger.STEP, step=0, samples=[0, 8], step_time_s=0.5, updated=True, **FACTS)
         watcher.tick()
         watcher.began(tmp_path / "0002")
         watcher.tick()
-        written.write(ledger.STEP, step=0, samples=[0, 8], step_time_s=0.25, updated=True, **facts)
+        written.write(ledger.STEP, step=0, samples=[0, 8], step_time_s=0.25, updated=True, **FACTS)
         watcher.tick()
     said = capsys.readouterr().err.splitlines()
     assert ["2.00 steps/s" in line for line in said] == [True, False] and "4.00 steps/s" in said[1], "each attempt at its own speed"
 
 
 def test_no_step_before_a_resume_is_printed_after_it(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(run_view, "LINE_S", 0.0)
-    (tmp_path / "job.toml").write_text(TRAIN_JOB)
-    run = RunSpec(uuid="u", problem=load_job(tmp_path / "job.toml"), configuration=Configuration(dp=2, global_batch=8, micro_batch=4))
-    facts = {"loss": 1.0, "learning_rate": 1e-3, "configuration": "c", "global_batch": 8, "noise_scale": None, "health": "no_signal"}
-    with contextlib.closing(ledger.Ledger(tmp_path)) as written:
-        watcher = run_view.RunView(run, tmp_path, Interruption())
+    with watched(tmp_path, monkeypatch) as (written, watcher):
         watcher.began(tmp_path / "0002")
-        written.write(ledger.STEP, step=75, samples=[600, 608], step_time_s=0.5, updated=True, **facts)
+        written.write(ledger.STEP, step=75, samples=[600, 608], step_time_s=0.5, updated=True, **FACTS)
         written.write(ledger.STARTED, step=50, checkpoint="step-50")
         watcher.tick()
-        written.write(ledger.STEP, step=50, samples=[400, 408], step_time_s=0.5, updated=True, **facts)
+        written.write(ledger.STEP, step=50, samples=[400, 408], step_time_s=0.5, updated=True, **FACTS)
         watcher.tick()
     assert re.findall(r"^steps? (\d+)", capsys.readouterr().err, re.MULTILINE) == ["50", "51"]
 
 
 def test_a_step_is_printed_once_however_long_the_next_one_takes(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(run_view, "LINE_S", 0.0)
-    (tmp_path / "job.toml").write_text(TRAIN_JOB)
-    run = RunSpec(uuid="u", problem=load_job(tmp_path / "job.toml"), configuration=Configuration(dp=2, global_batch=8, micro_batch=4))
-    facts = {"loss": 1.0, "learning_rate": 1e-3, "configuration": "c", "global_batch": 8, "noise_scale": None, "health": "no_signal"}
-    with contextlib.closing(ledger.Ledger(tmp_path)) as written:
-        watcher = run_view.RunView(run, tmp_path, Interruption())
+    with watched(tmp_path, monkeypatch) as (written, watcher):
         watcher.began(tmp_path / "0001")
         for step in range(2):
-            written.write(ledger.STEP, step=step, samples=[8 * step, 8 * step + 8], step_time_s=0.5, updated=True, **facts)
+            written.write(ledger.STEP, step=step, samples=[8 * step, 8 * step + 8], step_time_s=0.5, updated=True, **FACTS)
             for _ in range(3):
                 watcher.tick()
     assert capsys.readouterr().err.count("steps/s") == 2

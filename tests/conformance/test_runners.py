@@ -30,7 +30,7 @@ from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import TrialResult, run_trial
 from oppa.trials.trial_folder import TrialSpec
-from tests.trials.conftest import SCRIPT_RUNNER, STUDY, script_spec
+from tests.trials.conftest import SCRIPT_RUNNER, STUDY, ends_at, script_spec
 
 STEPS = 8
 LIMITS = Limits(trial_time_s=60, grace_s=1)
@@ -212,9 +212,7 @@ def test_its_folder_tells_what_ran_and_how_long_it_took(case, ended) -> None:
 
 
 def test_a_stop_rule_ends_it_early(case, tmp_path) -> None:
-    result = case.run(
-        tmp_path, case.endless, limits=case.limits, stop_rule=lambda times, start_s: "terminated_early" if len(times) >= 3 else None
-    )
+    result = case.run(tmp_path, case.endless, limits=case.limits, stop_rule=ends_at(3))
     assert result.outcome == "terminated_early" and 3 <= result.steps < case.endless.steps
 
 

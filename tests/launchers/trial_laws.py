@@ -20,7 +20,7 @@ from oppa.trials import processes
 from oppa.trials.trial import TrialResult, run_trial
 from oppa.trials.trial_folder import TrialSpec
 from tests.sampling import nightly
-from tests.trials.conftest import script_spec
+from tests.trials.conftest import ends_at, script_spec
 
 LONG = "steps 5000 0.02"
 
@@ -92,7 +92,7 @@ class TrialLaws:
         assert sorted(printed) == [(str(rank), trials.hosts[rank // per_host]) for rank in range(2 * per_host)]
 
     def test_a_stop_rule_ends_it_at_a_step(self, act):
-        result = act(LONG, steps=5000, stop_rule=lambda times, start_s: "terminated_early" if len(times) >= 3 else None)
+        result = act(LONG, steps=5000, stop_rule=ends_at(3))
         assert (result.outcome, result.cause) == ("terminated_early", "")
         assert 3 <= result.steps < 5000
 

@@ -25,6 +25,11 @@ SCRIPT_RUNNER = Path(__file__).parent / "runners" / "script"
 STUDY = f"{os.getpid():08x}-test-of-trials"
 
 
+def ends_at(count):
+    """Return a stop rule that ends a trial early once it has taken a number of steps."""
+    return lambda step_times_s, start_s: "terminated_early" if len(step_times_s) >= count else None
+
+
 def script_spec(script="steps 4 0.01", *, ranks=2, steps=4, **cluster):
     return TrialSpec(
         study=STUDY,

@@ -19,7 +19,7 @@ from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner, require_program
 from oppa.trials.trial import run_trial
 from tests.sampling import nightly
-from tests.trials.conftest import STUDY, script_spec
+from tests.trials.conftest import STUDY, ends_at, script_spec
 
 LIMITS = Limits(trial_time_s=60, grace_s=1)
 
@@ -72,7 +72,7 @@ def test_a_program_that_would_go_on_gets_the_end_of_the_trial(act, tmp_path):
 
 
 def test_a_stop_rule_ends_it_early(act):
-    result = act(REPORTING, "1000", steps=900, stop_rule=lambda times, start_s: "terminated_early" if len(times) >= 3 else None)
+    result = act(REPORTING, "1000", steps=900, stop_rule=ends_at(3))
     assert result.outcome == "terminated_early" and 3 <= result.steps < 100
 
 
@@ -127,12 +127,7 @@ def test_a_progress_bar_that_shows_a_step_again_counts_it_once(act):
 
 
 def test_a_stop_rule_ends_a_program_without_the_client(act):
-    result = act(
-        PRINTING,
-        steps=900,
-        pattern=r"took (?P<ms>[\d.]+) ms",
-        stop_rule=lambda times, start_s: "terminated_early" if len(times) >= 3 else None,
-    )
+    result = act(PRINTING, steps=900, pattern=r"took (?P<ms>[\d.]+) ms", stop_rule=ends_at(3))
     assert result.outcome == "terminated_early" and result.steps < 100
 
 
@@ -172,7 +167,7 @@ def test_a_harmless_trial_ends_with_the_programs_own_last_step_before_it_evaluat
 
 def test_a_program_that_is_started_as_it_stands_does_what_it_does_after_its_last_step(act, tmp_path):
     limits = dataclasses.replace(LIMITS, q_min=3)
-    result = act(TRAINING, str(tmp_path / "saved"), "0", steps=9, limits=limits, harmless=False)
+    result = act(TRAINING, str(tmp_path / "saved"), "0", steps=9, limits=limits)
     assert (result.outcome, result.steps) == ("completed", 5) and (tmp_path / "saved").exists()
 
 
@@ -384,9 +379,7 @@ SYNCHRONIZED = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "stop_rule", [*nightly(None), lambda times: "terminated_early" if len(times) >= 3 else None], ids=["all its steps", "ended early"]
-)
+@pytest.mark.parametrize("stop_rule", [*nightly(None), ends_at(3)], ids=["all its steps", "ended early"])
 def test_all_ranks_end_after_the_same_step_without_a_message(act, tmp_path, stop_rule):
     result = act(SYNCHRONIZED, ranks=2, steps=5 if stop_rule is None else 900, stop_rule=stop_rule)
     assert result.outcome == ("completed" if stop_rule is None else "terminated_early")

@@ -6,7 +6,7 @@ import pytest
 
 from oppa.errors import StudyError
 from oppa.trials import processes
-from tests.trials.conftest import STUDY
+from tests.trials.conftest import STUDY, ends_at
 
 
 @pytest.fixture(autouse=True)
@@ -40,13 +40,13 @@ def test_each_step_is_passed_on_as_it_comes(act):
 
 
 def test_a_stop_rule_stops_it_at_a_step(act):
-    result = act("steps 500 0.02", steps=500, stop_rule=lambda times, start_s: "terminated_early" if len(times) >= 3 else None)
+    result = act("steps 500 0.02", steps=500, stop_rule=ends_at(3))
     assert (result.outcome, result.cause) == ("terminated_early", "")
     assert 3 <= result.steps < 500
 
 
 def test_a_late_stop_rule_changes_nothing(act):
-    assert act("steps 4 0.01", stop_rule=lambda times, start_s: "terminated_early" if len(times) >= 4 else None).outcome == "completed"
+    assert act("steps 4 0.01", stop_rule=ends_at(4)).outcome == "completed"
 
 
 def test_the_traceback_of_the_rank_that_raised_is_kept(act, launcher):
