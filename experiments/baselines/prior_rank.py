@@ -1,7 +1,7 @@
 """Try the cost model's own ranking in order, and learn nothing: a designer that learns from trials has to beat it.
 
-The rank is the predicted throughput times the probability that the candidate fits. `oppa` chooses its first trial by the same two, but
-counts a failure as a loss, and a configuration's own deviation as uncertainty.
+The rank is the predicted throughput times the probability that the candidate fits. `oppa` chooses its first trial by the same product, but
+counts a configuration's own deviation as uncertainty.
 """
 
 from collections.abc import Sequence, Set

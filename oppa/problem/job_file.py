@@ -264,7 +264,7 @@ class DesignerTable(DeclaredTable):
     stopping: Literal["precise", "sure", "paper", "paper-bound", "never"] | None = None
     """Rule of early termination."""
     acquisition: Literal["improvement", "ucb"] | None = None
-    """Acquisition function: expected improvement, or the upper confidence bound of OPPA (eq. 4)."""
+    """Acquisition function: expected improvement per second, or the upper confidence bound of OPPA (eq. 4)."""
     beta: Positive | Literal["bound"] | None = None
     """Weight of uncertainty in `"ucb"`, which it implies. `"bound"`: the schedule of OPPA (eq. 32). An error with `"improvement"`."""
     transfer: Name | Annotated[list[Name], Field(min_length=1)] | None = None

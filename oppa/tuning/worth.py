@@ -14,14 +14,13 @@ Notation:
 
 import dataclasses
 import math
-import statistics
 from collections.abc import Sequence
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
-from oppa.study import Prediction
 from oppa.tuning.comparison import reference_order
 from oppa.tuning.designer import Designer, Observation, Valued, incumbent, measured_rates
+from oppa.tuning.trial_length import TrialLength
 from oppa.units import format_seconds
 
 DEFAULTS = 16
@@ -59,10 +58,10 @@ def worth_of(
         return None
     if (rest_s := _rest_s(problem, candidates, designer, seen, best)) is None:
         return None
-    gain, prediction = designer.expected_gain(candidate), designer.predict(candidate)
-    if gain is None or prediction is None:
+    gain, prediction, length = designer.expected_gain(candidate), designer.predict(candidate), TrialLength.of(seen)
+    if gain is None or prediction is None or length is None:
         return None
-    return TrialWorth(saved_s=rest_s * gain / (1 + gain), trial_s=_trial_s(prediction, seen))
+    return TrialWorth(saved_s=rest_s * gain / (1 + gain), trial_s=length.seconds(1 / prediction.steps_per_s))
 
 
 def _rest_s(
@@ -86,9 +85,3 @@ def _present_log_rate(problem: Problem, candidates: Candidates, designer: Design
         if expected is not None and (expected.memory_bytes or 0) <= problem.cluster.usable_bytes:
             return math.log(expected.steps_per_s)
     return math.inf
-
-
-def _trial_s(prediction: Prediction, seen: Sequence[Observation]) -> float:
-    measured = [each for each in seen if each.measured]
-    start_s = statistics.median(max(0.0, each.seconds - sum(each.step_times_s)) for each in measured)
-    return start_s + statistics.median(len(each.step_times_s) for each in measured) / prediction.steps_per_s

@@ -79,7 +79,9 @@ class Landscape:
 
     def observe(self, index: int) -> Observation:
         memory = 20 * 2**20 * self.candidates.configuration(index).micro_batch
-        return failed(index, "out_of_memory") if memory > 100 * 2**20 else measured(index, self.log_rate(index), memory)
+        if memory > 100 * 2**20:
+            return failed(index, "out_of_memory")
+        return measured(index, self.log_rate(index), memory, seconds=60 + STEPS * math.exp(-self.log_rate(index)))
 
 
 @pytest.fixture(scope="session")

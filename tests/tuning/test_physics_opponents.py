@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-import torch
 
 from experiments.baselines.cost_predictions import cost_predictions
 from oppa.errors import InputError
@@ -29,12 +28,9 @@ def tight(make_problem):
     return problem, problem.candidates()
 
 
-def test_oppa_begins_with_what_fits_more_surely_than_the_first_of_the_ranking(make_problem) -> None:
-    problem = make_problem(("100 MiB", "42 MiB"))
-    ours, ranking = (make_designer(name, problem, problem.candidates(), seed=0) for name in ("oppa", "prior-rank"))
-    slack = ours.log_slack.of_candidates(slice(None))
-    fits = torch.special.ndtr(-slack.mean / slack.stddev)
-    assert fits[ours.suggest(set())] > fits[ranking.suggest(set())]
+def test_oppa_begins_with_the_first_of_the_ranking(tight) -> None:
+    ours, ranking = (make_designer(name, *tight, seed=0) for name in ("oppa", "prior-rank"))
+    assert ours.suggest(set()) == ranking.suggest(set())
 
 
 def test_the_predictions_are_those_of_oppa_before_any_trial(tight) -> None:

@@ -5,12 +5,13 @@ from collections.abc import Collection, Sequence, Set
 import torch
 from torch import Tensor
 
-from oppa.problem.training import SearchOptions
+from oppa.problem.problem import Problem
 from oppa.tuning.acquisition import bound, constrained_improvement, constrained_ucb, learned, value_of_repeats
 from oppa.tuning.designer import Observation, standings
 from oppa.tuning.designers.targets import trial_variance
 from oppa.tuning.surrogate.distributions import Normal
 from oppa.tuning.surrogate.model_average import ModelAverage
+from oppa.tuning.trial_length import TrialLength
 
 ODD_MEMORY, ODD_MEMORY_STDDEV = 0.1, 0.15
 """Probability that no model explains a configuration's memory, and the standard deviation of its log memory then."""
@@ -21,39 +22,42 @@ WORTH_A_REPEAT = 1e-3
 
 
 def most_valuable(
-    rows: Tensor,
-    log_rate: ModelAverage,
-    slack: Normal,
-    seen: Sequence[Observation],
-    strategy: SearchOptions,
-    *,
-    running: Set[int] = frozenset(),
+    rows: Tensor, log_rate: ModelAverage, slack: Normal, seen: Sequence[Observation], problem: Problem, *, running: Set[int] = frozenset()
 ) -> int:
     """Return the candidate whose trial is worth most: one of the untried `rows`, or a measured one to repeat.
 
-    The value is by how much a trial is expected to speed up the choice after it, compared with the choice now. Before anything ran to its
-    end, it is the expected throughput, where a failure counts as a loss. With `acquisition = "ucb"` it is the paper's bound.
+    The value is by how much a trial is expected to speed up the choice after it, compared with the choice now, per second of the trial
+    (Snoek et al. 2012, section 3.2). A trial that does not fit ends at its start, so it costs little. Before anything ran to its end, the
+    value is the expected throughput. With `acquisition = "ucb"` it is the paper's bound.
 
     Args:
         slack: Log(memory / limit) of the rows, nuggets included.
         running: Candidates that are not repeated, as their trials run.
     """
-    rate, returnable = log_rate.of_candidates(rows), standings(seen)
+    strategy, rate, returnable = problem.search_options, log_rate.of_candidates(rows), standings(seen)
     if strategy.acquisition == "ucb" and any(each.measured for each in seen):
         first = log_rate.experts[0]
         beta = bound(first.log_determinant, first.noise) if strategy.beta is None else strategy.beta
         return int(rows[constrained_ucb(rate, slack, beta=beta).argmax()])
     if not returnable:
         return most_promising(rows, log_rate.likeliest.of_candidates(rows), slack)
+    length = TrialLength.of(seen) if problem.objective.is_throughput else None
     noise, (numbers, known) = trial_variance(seen), contenders(log_rate, returnable)
     at_rest = torch.tensor([candidate not in running for candidate in numbers.tolist()])
     again, incumbent = value_of_repeats(known, noise) * at_rest, float(known.mean.max())
-    best = value_of_new(rate, slack, noise, incumbent=incumbent).topk(min(CONTENDERS, len(rows))).indices.sort().values
-    rows, slack = rows[best], Normal(slack.mean[best], slack.stddev[best])
-    new = log_rate.expected(lambda expert: value_of_new(expert.upside(rows), slack, noise, incumbent=incumbent))
-    if again.max() > max(WORTH_A_REPEAT, float(new.max())):
-        return int(numbers[again.argmax()])
+    cost = _seconds(length, rate, fits(slack))
+    best = (value_of_new(rate, slack, noise, incumbent=incumbent) / cost).topk(min(CONTENDERS, len(rows))).indices.sort().values
+    rows, slack, cost = rows[best], Normal(slack.mean[best], slack.stddev[best]), cost[best]
+    new = log_rate.expected(lambda expert: value_of_new(expert.upside(rows), slack, noise, incumbent=incumbent)) / cost
+    repeated = again / _seconds(length, known, torch.ones_like(again))
+    if again.max() > WORTH_A_REPEAT and repeated.max() > new.max():
+        return int(numbers[repeated.argmax()])
     return int(rows[new.argmax()])
+
+
+def _seconds(length: TrialLength | None, rate: Normal, chance: Tensor) -> Tensor:
+    """Return the expected seconds of trials, shape (n,); all alike where no trial shows them, or where steps have no part in the rate."""
+    return torch.ones_like(rate.mean) if length is None else length.seconds((-rate.mean).exp(), chance)
 
 
 def contenders(log_rate: ModelAverage, returnable: Collection[int]) -> tuple[Tensor, Normal]:
@@ -79,20 +83,28 @@ def expected_gain(candidate: int, log_rate: ModelAverage, slack: Normal, seen: S
 
 
 def most_promising(rows: Tensor, rate: Normal, slack: Normal) -> int:
-    """Return the candidate with the largest expected throughput, where a failure counts as the loss of what it would have shown.
+    """Return the candidate with the largest expected throughput: its rate times its probability to fit.
 
-    With probability p to fit, that is p times its rate less (1 - p) times its rate. A limit on p would be a constant to choose. It would
-    reject a fast candidate just below it for a slow one just above. If none is expected to fit, the candidate that needs the least memory
-    is returned, not the one whose memory is known least.
+    A limit on the probability would be a constant to choose. It would reject a fast candidate just below it for a slow one just above. If
+    none is expected to fit, the candidate that needs the least memory is returned, not the one whose memory is known least.
     """
-    share = (2 * torch.special.ndtr(-slack.mean / slack.stddev) - 1).clamp_min(0)
-    if not share.any():
+    if not (slack.mean <= 0).any():
         return int(rows[slack.mean.argmin()])
-    return int(rows[(rate.mean + share.log()).argmax()])
+    return int(rows[(rate.mean + torch.special.log_ndtr(-slack.mean / slack.stddev)).argmax()])
+
+
+def fits(slack: Normal) -> Tensor:
+    """Return the probability that each candidate fits in memory, shape (n,)."""
+    modelled, otherwise = (torch.special.ndtr(-each.mean / each.stddev) for each in (slack, _doubted(slack)))
+    return torch.as_tensor((1 - ODD_MEMORY) * modelled + ODD_MEMORY * otherwise)
 
 
 def value_of_new(rate: Normal, slack: Normal, noise: float, *, incumbent: float) -> Tensor:
     """Return by how much a trial of each untried candidate is expected to improve on the incumbent, as a share, shape (n,)."""
-    doubted = Normal(slack.mean, (slack.stddev.square() + ODD_MEMORY_STDDEV**2).sqrt())
-    modelled, otherwise = (constrained_improvement(learned(rate, noise), each, incumbent=incumbent) for each in (slack, doubted))
+    modelled, otherwise = (constrained_improvement(learned(rate, noise), each, incumbent=incumbent) for each in (slack, _doubted(slack)))
     return (1 - ODD_MEMORY) * modelled + ODD_MEMORY * otherwise
+
+
+def _doubted(slack: Normal) -> Normal:
+    """Return log(memory / limit) where no model explains a configuration's memory."""
+    return Normal(slack.mean, (slack.stddev.square() + ODD_MEMORY_STDDEV**2).sqrt())

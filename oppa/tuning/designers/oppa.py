@@ -1,8 +1,8 @@
 """Implement OPPA: Bayesian optimisation whose prior is a cost model of parallel training (paper, sections 4.1 and 4.2).
 
 Two Gaussian processes around the cost model describe log throughput and log memory. Extra parameters that the cost model does not read
-have a factor for each value. The acquisition is the constrained expected improvement (or the paper's upper confidence bound) over
-every candidate that was not tried. The first trial has the largest expected throughput, where a failure counts as a loss.
+have a factor for each value. The acquisition is the constrained expected improvement per second (or the paper's confidence bound) over
+every candidate that was not tried. The first trial has the largest expected throughput, its rate times its chance to fit.
 """
 
 import functools
@@ -105,7 +105,7 @@ class Oppa:
         room = with_effects(room, candidates, unknown, spread=MEMORY_SPREAD)
         self.log_slack = memory_process(candidates, encoding, room, residual=MEMORY_RESIDUAL)
         self.pruning = Pruning(work, candidates, [parameter.name for parameter in unknown])
-        self._strategy = problem.search_options
+        self._problem = problem
         self._chance = RandomSearch(problem, candidates, seed=seed)
         self._deviations = torch.from_numpy(candidates.deviations())
         self._seen: list[Observation] = []
@@ -166,7 +166,7 @@ class Oppa:
             return None
         if not returnable and self._is_misled():
             return self._chance.suggest(set(range(len(self.infeasible))).difference(rows.tolist()))
-        return most_valuable(rows, self.averaged_rate, slack, self._seen, self._strategy, running=running)
+        return most_valuable(rows, self.averaged_rate, slack, self._seen, self._problem, running=running)
 
     def reason_to_end(self, skipped: int) -> str:
         """Return why nothing more is suggested."""
@@ -177,7 +177,7 @@ class Oppa:
 
         None before anything ran to its end, and with the upper confidence bound, which does not choose by it.
         """
-        if self._strategy.acquisition == "ucb":
+        if self._problem.search_options.acquisition == "ucb":
             return None
         slack = self.log_slack.of_candidates(torch.tensor([candidate]))
         return expected_gain(candidate, self.averaged_rate, slack, self._seen)
@@ -191,7 +191,7 @@ class Oppa:
         return unexpected >= FAILURES_IN_A_ROW
 
     def most_promising(self, rows: Tensor) -> int:
-        """Return the candidate with the largest expected throughput, where a failure counts as a loss."""
+        """Return the candidate with the largest expected throughput, its rate times its chance to fit."""
         return most_promising(rows, self.averaged_rate.likeliest.of_candidates(rows), self.log_slack.of_candidates(rows))
 
     def fitting(self) -> Tensor:

@@ -41,7 +41,7 @@ class WithoutPrior:
         rate, memory = (MainEffects(constant(candidates), candidates, unknown, spread=spread) for spread in (RATE_SPREAD, MEMORY_SPREAD))
         self.log_rate = rate_process(problem, candidates, points, rate, residual=residual)
         self.log_slack = memory_process(candidates, points, memory, residual=residual)
-        self._strategy = problem.search_options
+        self._problem = problem
         self._chance = RandomSearch(problem, candidates, seed=seed)
         self._seen: list[Observation] = []
 
@@ -73,7 +73,7 @@ class WithoutPrior:
         if not len(rows) or self._at_random():
             return self._chance.suggest(taken)
         slack = self.log_slack.of_candidates(rows)
-        return most_valuable(rows, ModelAverage((self.log_rate,), (1.0,)), slack, self._seen, self._strategy, running=running)
+        return most_valuable(rows, ModelAverage((self.log_rate,), (1.0,)), slack, self._seen, self._problem, running=running)
 
     def most_promising(self, rows: Tensor) -> int:
         """Return the candidate with the largest expected throughput, or objective."""
