@@ -95,7 +95,7 @@ def read(case: Case, folder: Path) -> None:
     output, lines = case.files["output"], launch.OutputLines()
     with tempfile.TemporaryDirectory() as trial:
         declared = _Steps(stated["pattern"]) if stated["pattern"] else None
-        follower = launch.Follower(_Trial(Path(trial)), declared, wanted=MOST_STEPS, counter=counter)
+        follower = launch.Follower(_Trial(Path(trial)), declared, wanted=MOST_STEPS, counter=counter, to_end=False)
         try:
             for number, at in enumerate(range(0, len(output) + CHUNK, CHUNK), start=1):
                 follower.read(lines.complete(output[at : at + CHUNK]), float(number))
@@ -158,7 +158,7 @@ class _Steps:
     """Holds what the runner reads of a declaration."""
 
     def __init__(self, pattern: str) -> None:
-        self.pattern, self.out_of_memory = pattern, "out of memory"
+        self.pattern, self.format, self.out_of_memory = pattern, "", "out of memory"
 
 
 class _Trial:

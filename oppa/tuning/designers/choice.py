@@ -26,9 +26,9 @@ def most_valuable(
 ) -> int:
     """Return the candidate whose trial is worth most: one of the untried `rows`, or a measured one to repeat.
 
-    The value is by how much a trial is expected to speed up the choice after it, compared with the choice now, per second of the trial
-    (Snoek et al. 2012, section 3.2). A trial that does not fit ends at its start, so it costs little. Before anything ran to its end, the
-    value is the expected throughput. With `acquisition = "ucb"` it is the paper's bound.
+    The value is by how much a trial is expected to speed up the choice after it, compared with the choice now. It is divided by the trial's
+    expected seconds (Snoek et al. 2012, section 3.2). A trial that does not fit ends at its start, so it costs little. Before anything ran
+    to its end, the value is the expected throughput. With `acquisition = "ucb"` it is the paper's bound.
 
     Args:
         slack: Log(memory / limit) of the rows, nuggets included.

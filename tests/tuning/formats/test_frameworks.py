@@ -237,7 +237,11 @@ memory_limit = "1 GiB"
 [training]
 precision = "fp32"
 """
-RANKS = "from accelerate import Accelerator\na = Accelerator()\nprint(a.num_processes, a.gradient_accumulation_steps)\n"
+RANKS = """import os
+from accelerate import Accelerator
+a = Accelerator()
+os.write(1, f"{a.num_processes} {a.gradient_accumulation_steps}\\n".encode())  # one write, which that of the other rank does not part
+"""
 
 
 @pytest.mark.slow
