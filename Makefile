@@ -9,7 +9,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 WORKERS ?= auto
 # Python keeps the bytecode of oppa's modules, which hundreds of processes of the tests would compile again.
 unexport PYTHONDONTWRITEBYTECODE
-PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --max-worker-restart 1 --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 
 # `make wheelhouse` collects wheels for this Python and this kind of machine.
 WHEELHOUSE ?= wheelhouse

@@ -1,9 +1,10 @@
-"""Prepare processes of tests: long files first, a lock on devices of their own, and temporary files of each worker apart.
+"""Prepare processes of tests: long files first, a lock on devices of their own, temporary files of each worker apart, and an end of hangs.
 
 Laws are tried on 25 random examples, and under `--hypothesis-profile whole`, which `make faults` uses, on 200.
 """
 
 import collections
+import faulthandler
 import gc
 import itertools
 import os
@@ -21,6 +22,8 @@ hypothesis.settings.register_profile("whole", max_examples=200, deadline=None)
 hypothesis.settings.load_profile("sample")
 
 FOLDER = pytest.StashKey[str]()
+STUCK_S = 120.0
+"""Seconds after its timeout at which a phase of a test counts as stuck in cleanup or in C code, where no exception ends it."""
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +67,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _waits(tests: list[pytest.Item]) -> bool:
     return any("slurm" in getattr(item, "fixturenames", ()) for item in tests)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _end_if_stuck(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    _end_if_stuck(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    _end_if_stuck(item)
+
+
+def pytest_runtest_logfinish() -> None:
+    faulthandler.cancel_dump_traceback_later()
+
+
+def _end_if_stuck(item: pytest.Item) -> None:
+    """End the process with the stacks of all threads if this phase of the test outlasts its timeout: a failure with a name, not a hang."""
+    from _pytest.faulthandler import fault_handler_stderr_fd_key  # sys.stderr is captured
+
+    mark = item.get_closest_marker("timeout")
+    timeout_s = float(mark.args[0] if mark else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(timeout_s + STUCK_S, exit=True, file=item.config.stash[fault_handler_stderr_fd_key])
 
 
 def pytest_collection_finish() -> None:
