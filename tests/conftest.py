@@ -89,7 +89,7 @@ def pytest_runtest_logfinish() -> None:
 
 
 def _end_if_stuck(item: pytest.Item) -> None:
-    """End the process with the stacks of all threads if this phase of the test outlasts its timeout: a failure with a name, not a hang."""
+    """End the process with the stacks of all threads if this phase of the test outlasts its timeout. So a hang is a failure with a name."""
     from _pytest.faulthandler import fault_handler_stderr_fd_key  # sys.stderr is captured
 
     mark = item.get_closest_marker("timeout")
