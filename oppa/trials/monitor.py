@@ -72,6 +72,9 @@ class TrialMonitor:
         self._started_at = self._last_step_at = clock()
         self.measurements: deque[Measurement] = deque(maxlen=None if spec.steps else RECENT)
         self._together = self._most_together = 1  # steps in the newest report, and in the largest one
+        steps = spec.command.steps if spec.command else None
+        self._states_seconds = steps is None or steps.objective.is_throughput
+        self._begun_s, self._paces_s = 0.0, deque[float](maxlen=RECENT)  # seconds until the first report, and of each step after it
         self.setup_s: float | None = None
         self.stopped_as: Outcome | None = None
         """Outcome of the trial once oppa has requested the program to stop; None before that."""
@@ -104,9 +107,7 @@ class TrialMonitor:
         except MeasurementError as error:
             self._end("failed", error.message)
         if new:
-            self._last_step_at = self._clock()
-            if self.setup_s is None:
-                self.setup_s = max(0.0, self.seconds - sum(each.step_time_s for each in new))
+            self._clock_steps(new)
         for measurement in new:
             self.measurements.append(measurement)
             self._together = self._together + 1 if measurement.averaged else 1
@@ -129,14 +130,32 @@ class TrialMonitor:
         elif silence_s > self._hang_s and self.measurements:
             self._check_silence(silence_s)
 
+    def _clock_steps(self, new: Sequence[Measurement]) -> None:
+        """Time new steps by the clock: an objective takes the place of a step's seconds, and so does the time of a single token."""
+        silence_s, self._last_step_at = self._clock() - self._last_step_at, self._clock()
+        if self.setup_s is None:
+            stated_s = sum(each.step_time_s for each in new) if self._states_seconds else 0.0
+            self._begun_s, self.setup_s = silence_s, max(0.0, self.seconds - stated_s)
+        else:
+            self._paces_s.extend([silence_s / len(new)] * len(new))
+            self._most_together = max(self._most_together, len(new))
+
+    def _step_s(self, typical: Callable[[Sequence[float]], float]) -> float:
+        """Return the typical seconds of a step, as reported or by the clock, whichever are more."""
+        known = (self.step_times_s if self._states_seconds else (), self._paces_s)
+        return max((typical(each) for each in known if each), default=0.0)
+
     def _is_measured(self, silence_s: float) -> bool:
         """Return True if a trial at its time limit has taken enough steps, and still takes them: one that hangs has no throughput."""
-        return len(self.measurements) >= self._enough and silence_s <= SILENT * self._most_together * max(self.step_times_s)
+        return len(self.measurements) >= self._enough and silence_s <= SILENT * self._most_together * self._step_s(max)
 
     def _check_silence(self, silence_s: float) -> None:
-        """End a trial that has been silent for `hang_s`, unless its steps are long or it has taken them all."""
-        usual_s = statistics.median(self.step_times_s)
-        shortest_s = self._hang_s * (ENDING if self._has_taken_its_steps() else 1)
+        """End a trial that has been silent for `hang_s`, unless its steps are long or it has taken them all.
+
+        Before a second report, a step may take as long as the first report did from the start.
+        """
+        usual_s = self._step_s(statistics.median)
+        shortest_s = max(self._hang_s * (ENDING if self._has_taken_its_steps() else 1), 0.0 if self._paces_s else self._begun_s)
         if silence_s > max(shortest_s, HANG_STEPS * usual_s, SILENT * self._most_together * usual_s):
             last = f"step {self.measurements[-1].step}; a step takes {format_seconds(usual_s)}"
             self._end("timed_out", f"{HANG}: no step for {format_seconds(silence_s)} after {last}")

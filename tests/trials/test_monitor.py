@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from oppa.errors import MeasurementError
+from oppa.problem.command import LaunchCommand, StepFormat
 from oppa.trials import trial_folder, untrusted_file
 from oppa.trials.monitor import ENDING, HANG_S, RECENT, TrialMonitor
 from oppa.trials.throughput import estimate
@@ -104,6 +105,40 @@ def test_steps_that_are_reported_together_are_one_observation_and_their_silence_
         clock.advance(silence_s)
         monitor.check_time()
         assert (monitor.must_end is not None) is hangs
+
+
+@pytest.mark.parametrize(("stated", "better"), [(1e-5, ""), (300.0, "lower"), (1 / 300, "higher")], ids=["a token", "lower", "higher"])
+def test_the_clock_times_steps_whose_numbers_are_no_seconds(stated: float, better: str, tmp_path: Path) -> None:
+    clock, steps = Clock(), StepFormat(pattern="(?P<value>.*)", better=better)
+    spec = dataclasses.replace(script_spec(), steps=30, command=LaunchCommand(argv=("train",), steps=steps))
+    options = {"limit_s": 151.0, "enough": 7, "hang_s": HANG_S, "stop_rule": None, "on_step": lambda _: None}
+    monitor = TrialMonitor(tmp_path, spec, clock=clock, **options)
+    with (tmp_path / trial_folder.MEASUREMENTS).open("a") as lines:
+        for step in range(7):
+            for _ in range(2):
+                clock.advance(10.1)
+                monitor.check_time()
+                assert monitor.must_end is None
+            print(json.dumps({"step": step, "step_time_s": stated}), file=lines, flush=True)
+            monitor.poll()
+    assert monitor.setup_s == pytest.approx(20.2, abs=0.01)
+    clock.advance(20.2)
+    monitor.check_time()
+    assert monitor.must_end is not None and monitor.must_end.verdict.outcome == "completed"
+
+
+def test_an_objective_of_large_numbers_is_no_long_step(tmp_path: Path) -> None:
+    clock, steps = Clock(), StepFormat(pattern="(?P<value>.*)", better="lower")
+    spec = dataclasses.replace(script_spec(), steps=30, command=LaunchCommand(argv=("train",), steps=steps))
+    monitor = TrialMonitor(tmp_path, spec, limit_s=1e9, hang_s=HANG_S, stop_rule=None, on_step=lambda _: None, clock=clock)
+    with (tmp_path / trial_folder.MEASUREMENTS).open("a") as lines:
+        for step in range(3):
+            print(json.dumps({"step": step, "step_time_s": 300.0}), file=lines, flush=True)
+            monitor.poll()
+            clock.advance(0.1)
+    clock.advance(HANG_S)
+    monitor.check_time()
+    assert monitor.must_end is not None and "no step for 10.1 s after step 2; a step takes 100 ms" in monitor.must_end.verdict.cause
 
 
 @pytest.mark.parametrize("averaged", [True, False])
