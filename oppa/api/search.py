@@ -88,7 +88,8 @@ def _searched(setup: "Setup", options: "SessionOptions", designer: str, *, line:
         if line is not None:
             line.store(executor.study.folder)
         made = designers.make_designer(designer, problem, candidates, seed=options.seed, beliefs=beliefs)
-        rule = make_rule(problem.search_options.stopping or designers.default_stopping(designer), problem.limits)
+        stopping = problem.search_options.stopping or designers.default_stopping(designer)
+        rule = make_rule(stopping, problem.limits, in_seconds=problem.rates_are_steps)
         reserve = functools.partial(verification_s, candidates=candidates, designer=made, problem=problem)
         ended = search(executor, candidates, made, rule, reserve=reserve, watches_drift=executor.is_alone, ends_unpaid=True)
         found = find_winner(executor, candidates, made)

@@ -89,6 +89,14 @@ class Problem:
         return self.command.steps.objective if self.command and self.command.steps else Objective()
 
     @property
+    def rates_are_steps(self) -> bool:
+        """Return whether rates are in steps per second, and neither an objective nor tokens without a model that states those of a step."""
+        steps = self.command.steps if self.command else None
+        groups = re.compile(steps.pattern).groupindex.keys() if steps else set[str]()
+        in_tokens = self.stated_model is None and "tokens_per_s" in groups and not groups & {"s", "ms", "per_s"}
+        return self.objective.is_throughput and not in_tokens
+
+    @property
     def has_prior(self) -> bool:
         """Return whether the cost model applies to the job: its model is stated, and the objective is throughput."""
         return self.stated_model is not None and self.objective.is_throughput

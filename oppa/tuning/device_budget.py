@@ -112,10 +112,17 @@ def startup_s(trials: Sequence[Trial]) -> float:
 
 
 def complete_s(prediction: Prediction | None, trials: Sequence[Trial], problem: Problem) -> float | None:
-    """Return the predicted seconds of a complete trial; None without a prediction."""
-    if prediction is None:
+    """Return the predicted seconds of a complete trial; None without a prediction, or if its rate states no seconds."""
+    if prediction is None or not problem.rates_are_steps:
         return None
     return min(problem.limits.trial_time_s, startup_s(trials) + problem.limits.q_max / prediction.steps_per_s)
+
+
+def step_s(trial: Trial, problem: Problem) -> float | None:
+    """Return the seconds of a trial's step: those of its rate, or by the clock where rates state none; None if it measured nothing."""
+    if not trial.steps_per_s:
+        return None
+    return 1 / trial.steps_per_s if problem.rates_are_steps else (trial.seconds - (trial.setup_s or 0.0)) / max(1, len(trial.step_times_s))
 
 
 def worthwhile_s(prediction: Prediction | None, trials: Sequence[Trial], problem: Problem) -> float:
@@ -123,7 +130,7 @@ def worthwhile_s(prediction: Prediction | None, trials: Sequence[Trial], problem
 
     They are those of a complete trial, once a trial was measured. Before, predictions may be far off, and the first steps are enough.
     """
-    limits, measured = problem.limits, sorted(trial.steps_per_s for trial in trials if trial.steps_per_s)
-    if prediction is not None:
-        return (limits.q_max if measured else limits.settle + limits.q_min + 1) / prediction.steps_per_s
-    return limits.q_max / measured[len(measured) // 2] if measured else 0.0
+    limits, timed_s = problem.limits, sorted(each for trial in trials if (each := step_s(trial, problem)) is not None)
+    if prediction is not None and problem.rates_are_steps:
+        return (limits.q_max if timed_s else limits.settle + limits.q_min + 1) / prediction.steps_per_s
+    return limits.q_max * timed_s[len(timed_s) // 2] if timed_s else 0.0

@@ -53,7 +53,8 @@ def search(
         _teach(designer, now, learned)
         purpose, candidate, reason = _next(executor, candidates, designer, now, watches_drift=watches_drift, ends_unpaid=ends_unpaid)
         prediction = None if candidate is None else prediction_of(designer, candidate)
-        limit_s = time_limit_s(prediction, now.observed, limits, cold=executor.is_cold(now.counted))
+        timed = prediction if executor.problem.rates_are_steps else None
+        limit_s = time_limit_s(timed, now.observed, limits, cold=executor.is_cold(now.counted))
         steps_s = worthwhile_s(prediction, now.every, executor.problem)
         kept_s = 0.0 if executor.budget.total_s is None else reserve(now.every)
         request = executor.budget.request(now.every, most_s=limit_s, steps_s=steps_s, reserved_s=kept_s)

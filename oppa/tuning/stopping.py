@@ -232,10 +232,23 @@ def _degrees_of_freedom(kept: int, correlation: float) -> float:
 RULES = {"precise": precise, "sure": sure, "paper": paper, "paper-bound": paper_bound, "never": never}
 
 
-def make_rule(name: str, limits: Limits) -> StopTest:
-    """Return the rule of that name, which gets no step before `settle`; raises InputError for an unknown one."""
+def without_seconds(rule: StopTest, limits: Limits) -> StopTest:
+    """Return a rule for numbers that are no seconds: no least time holds, and a precise mean completes a trial, however long its start."""
+    if rule.completes is _complete_at_the_end:
+        return dataclasses.replace(rule, least_s=0.0)
+    return dataclasses.replace(rule, completes=lambda values, _: _steps_share(values, limits, CONFIDENCE) < SMALL, least_s=0.0)
+
+
+def make_rule(name: str, limits: Limits, *, in_seconds: bool = True) -> StopTest:
+    """Return the rule of that name, which gets no step before `settle`; raises InputError for an unknown one.
+
+    Args:
+        in_seconds: The numbers of steps are their seconds; False for others, such as those of an objective.
+    """
     require_known(name, RULES, f"`stopping = {name}` is unknown")
     rule, settle = RULES[name](limits), limits.settle
+    if not in_seconds:
+        rule = without_seconds(rule, limits)
     if not settle:
         return rule
     return StopTest(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from oppa.problem.training import Limits
 from oppa.study import Prediction, Trial
+from oppa.study.records import MEASURED
 from oppa.trials.trial import TrialResult
 from oppa.tuning.spending import starting_s
 
@@ -30,7 +31,12 @@ def time_limit_s(prediction: Prediction | None, trials: Sequence[Trial | TrialRe
     if prediction is None:
         return longer * limits.trial_time_s
     # A program that prints no times has its imports in its first step, and one that compiles does that in its first steps.
-    seen = [max(trial.setup_s, starting_s(trial)) for trial in trials if trial.setup_s is not None]
+    seen = [max(trial.setup_s, starting_s(trial), _outside_s(trial)) for trial in trials if trial.setup_s is not None]
     setup_s = SETUPS * max(seen) + 10.0 if seen else longer * SETUP_S
     step_s = max(SLOWER, math.exp(3.1 * prediction.log_stddev)) / prediction.steps_per_s
     return min(longer * limits.trial_time_s, setup_s + (limits.q_max + UNTIMED_STEPS) * step_s)
+
+
+def _outside_s(trial: Trial | TrialResult) -> float:
+    """Return the seconds of a measured trial outside its steps: pauses, and the steps themselves if their times are those of a token."""
+    return trial.seconds - sum(trial.step_times_s) if trial.outcome in MEASURED else 0.0

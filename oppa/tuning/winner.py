@@ -10,7 +10,7 @@ from oppa.study.records import BASELINE, VERIFICATION, TimeBudget
 from oppa.tuning.answers import prediction_of
 from oppa.tuning.comparison import BASELINES, WinnerComparison, compare_contenders, contenders, untried_reference
 from oppa.tuning.designer import Designer
-from oppa.tuning.device_budget import CONTENDERS, UNPREDICTED, VARIATION, complete_s, startup_s
+from oppa.tuning.device_budget import CONTENDERS, UNPREDICTED, VARIATION, complete_s, startup_s, step_s
 from oppa.tuning.trial_executor import TrialExecutor
 
 
@@ -89,5 +89,5 @@ def allows(executor: TrialExecutor, trials: Sequence[Trial], expected_s: float |
 
 def repeat_s(trial: Trial, problem: Problem) -> float:
     """Return the expected seconds of another trial of a configuration that runs to its end."""
-    steps_s = problem.limits.q_max / trial.steps_per_s if trial.steps_per_s else 0.0
+    steps_s = problem.limits.q_max * (step_s(trial, problem) or 0.0)
     return min(problem.limits.trial_time_s, max(trial.seconds, (trial.setup_s or 0.0) + steps_s))

@@ -50,11 +50,11 @@ def worth_of(
 ) -> TrialWorth | None:
     """Return the worth of the trial that a designer suggests; None if that is unknown.
 
-    It is unknown if no length of the run is stated, if nothing ran to its end yet, or if the designer states no expectation. So it is for
-    an objective other than throughput.
+    It is unknown if no length of the run is stated, if nothing ran to its end yet, or if the designer states no expectation. So it is where
+    rates state no seconds, as those of an objective other than throughput.
     """
     best = incumbent(seen)
-    if not problem.objective.is_throughput or best is None or not isinstance(designer, Valued):
+    if not problem.rates_are_steps or best is None or not isinstance(designer, Valued):
         return None
     if (rest_s := _rest_s(problem, candidates, designer, seen, best)) is None:
         return None

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from oppa.errors import InputError
+from oppa.problem.command import LaunchCommand, StepFormat
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
 from oppa.problem.training import SearchOptions
@@ -23,6 +24,23 @@ def test_a_problem_is_rebuilt_without_its_file(write_job: WriteJob) -> None:
     assert again == problem
     assert again.fingerprint == problem.fingerprint
     assert list(again.candidates()) == list(problem.candidates())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "better", "with_model", "without_model"),
+    [
+        (r"(?P<value>\S+)", "lower", False, False),
+        (r"(?P<tokens_per_s>\S+)", "", True, False),
+        (r"(?P<tokens_per_s>\S+) (?P<ms>\S+)", "", True, True),
+        (r"step (?P<step>\d+)", "", True, True),
+    ],
+)
+def test_rates_are_steps_unless_they_are_an_objective_or_tokens(pattern, better, with_model, without_model, write_job: WriteJob) -> None:
+    problem, steps = load_job(write_job()), StepFormat(pattern=pattern, better=better)
+    command = LaunchCommand(argv=("train",), steps=steps)
+    assert problem.rates_are_steps
+    assert dataclasses.replace(problem, command=command).rates_are_steps is with_model
+    assert dataclasses.replace(problem, command=command, stated_model=None).rates_are_steps is without_model
 
 
 def test_limits_name_and_strategy_leave_the_fingerprint(write_job: WriteJob) -> None:

@@ -65,6 +65,11 @@ def test_a_start_that_the_first_step_contains_counts_for_later_trials() -> None:
     assert time_limit_s(Prediction(steps_per_s=3.3, log_stddev=0.2), [seen], Limits(trial_time_s=1e4)) > SETUPS * 89
 
 
+def test_the_steps_of_a_program_that_states_the_time_of_a_token_count_for_later_trials() -> None:
+    seen = TrialResult(outcome="completed", step_times_s=(1e-5,) * 9, seconds=200.0, setup_s=20.0)
+    assert time_limit_s(Prediction(steps_per_s=1e5, log_stddev=0.2), [seen], Limits(trial_time_s=1e4)) > SETUPS * 199
+
+
 def test_a_trial_that_fills_caches_gets_three_times_as_long() -> None:
     assert time_limit_s(None, [], Limits(trial_time_s=7.0), cold=True) == COLD * 7.0 == 21.0
     assert time_limit_s(EVEN, [], LIMITS, cold=True) - time_limit_s(EVEN, [], LIMITS) == (COLD - 1) * SETUP_S

@@ -6,20 +6,23 @@ from functools import partial
 import pytest
 
 from oppa.errors import StudyError
+from oppa.problem.command import LaunchCommand, StepFormat
 from oppa.problem.job import load_job
+from oppa.problem.training import Limits
 from oppa.simulator.executor import SimulatedExecutor
 from oppa.simulator.simulator import Simulator
-from oppa.study import Study
+from oppa.study import Prediction, Study
 from oppa.study.records import SEARCH, VERIFICATION
 from oppa.tuning.designers import make_designer
-from oppa.tuning.device_budget import DeviceBudget, require_one_start, startup_s
+from oppa.tuning.device_budget import DeviceBudget, complete_s, require_one_start, startup_s, worthwhile_s
 from oppa.tuning.nothing_feasible import nothing_feasible
 from oppa.tuning.search import search
 from oppa.tuning.session import SilentCallback
 from oppa.tuning.spending import spending, starting_s, unit
 from oppa.tuning.stopping import never
 from oppa.tuning.trial_executor import TrialExecutor
-from oppa.tuning.winner import find_winner, verification_s
+from oppa.tuning.winner import find_winner, repeat_s, verification_s
+from tests.tuning.conftest import trial_of
 
 JOB = "runners/simulated/jobs/llama-3.2-1b.toml"
 
@@ -112,6 +115,17 @@ def test_what_a_program_compiles_in_its_first_steps_is_start_up(spend, times_s, 
     assert starting_s(trial) == pytest.approx(3.0 + extra_s)
     assert startup_s([trial]) == starting_s(trial)
     assert starting_s(dataclasses.replace(trial, setup_s=None)) == trial.seconds
+
+
+def test_the_numbers_of_an_objective_are_no_seconds_of_the_budget(job) -> None:
+    """Thirty steps of a second each print values near 300; three such trials take 60 s each."""
+    objective = StepFormat(pattern="(?P<value>.*)", better="lower")
+    problem = dataclasses.replace(job, command=LaunchCommand(argv=("train",), steps=objective), limits=Limits(q_max=30))
+    trial = trial_of(0, job.candidates().configuration(0), 1 / 300, seconds=60.0, setup_s=30.0, step_times_s=(300.0,) * 30)
+    prediction = Prediction(steps_per_s=1 / 300, log_stddev=0.1)
+    assert worthwhile_s(prediction, [trial] * 3, problem) == worthwhile_s(None, [trial] * 3, problem) == pytest.approx(30.0)
+    assert worthwhile_s(prediction, [], problem) == 0.0 and complete_s(prediction, [trial], problem) is None
+    assert repeat_s(trial, problem) == pytest.approx(60.0)
 
 
 def test_without_a_limit_nothing_is_reserved(spend) -> None:

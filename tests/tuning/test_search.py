@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 from oppa.errors import InputError
+from oppa.problem.command import LaunchCommand, StepFormat
 from oppa.problem.training import Limits
 from oppa.study import Prediction, Study
 from oppa.study.records import BASELINE, DRIFT, SEARCH, VERIFICATION, TimeBudget
@@ -379,6 +380,20 @@ def test_a_wrong_answer_of_a_designer_ends_the_search_and_names_the_designer(odd
 
 def test_a_designer_that_suggests_nothing_does_not_blame_memory(session, candidates) -> None:
     assert search(session(), candidates, Odd(None), make_rule("never", LIMITS)) == "the designer suggests no further trial"
+
+
+def test_the_prediction_of_an_objective_limits_no_time(study, limited, onlooker, candidates) -> None:
+    steps, limits_s = StepFormat(pattern="(?P<value>.*)", better="lower"), list[float]()
+    problem = dataclasses.replace(limited, command=LaunchCommand(argv=("train",), steps=steps))
+
+    def record(folder, spec, *, limits, **watching) -> TrialResult:
+        limits_s.append(limits.trial_time_s)
+        return TrialResult(outcome="failed", seconds=1.0, setup_s=0.5, step_times_s=(1.0,))
+
+    odd = Odd(prediction=Prediction(steps_per_s=1e4, log_stddev=0.1))
+    executor = TrialExecutor(study, problem, record, onlooker)
+    assert search(executor, candidates, odd, make_rule("never", LIMITS)).startswith("the budget of 8 trials")
+    assert limits_s == [COLD * LIMITS.trial_time_s, *[LIMITS.trial_time_s] * 7]
 
 
 def test_a_designer_gets_the_running_trials(limited, candidates) -> None:

@@ -242,6 +242,23 @@ def test_sure_does_not_depend_on_the_unit_of_time(step_times_s, exponent) -> Non
     assert rule(step_times_s, Incumbent(steps_per_s=1.2)) == rule([factor * t for t in step_times_s], Incumbent(steps_per_s=1.2 / factor))
 
 
+@pytest.mark.parametrize("name", ["precise", "sure", "paper-bound", "never"])
+@pytest.mark.parametrize("unit", [2.0**-20, 2.0**20])
+def test_a_rule_for_an_objective_does_not_depend_on_its_unit(name, unit) -> None:
+    best, usual = ((np.random.default_rng(0).normal(mean, 0.05, 30)).tolist() for mean in (3.0, 5.0))
+
+    def end(unit, rival) -> tuple[int, str | None]:
+        known = {"candidate": 0, "outcome": "completed", "log_variance": 0.0, "memory_bytes": None}
+        seen = Observation(**known, log_steps_per_s=-math.log(3.0 * unit), step_times_s=tuple(unit * each for each in best))
+        rule = against(make_rule(name, LIMITS, in_seconds=False), [seen] if rival else [])
+        ends = ((n, rule([unit * each for each in usual[:n]], START_S)) for n in range(2, 30))
+        return next((each for each in ends if each[1]), (30, None))
+
+    assert [end(unit, rival) for rival in (True, False)] == [end(1.0, rival) for rival in (True, False)]
+    assert (end(unit, True)[1] == "terminated_early") is (name != "never")
+    assert (end(unit, False)[1] == "completed") is (name == "precise")
+
+
 def test_an_unknown_rule_is_an_error_that_names_the_nearest() -> None:
     with pytest.raises(InputError) as caught:
         make_rule("shure", LIMITS)
