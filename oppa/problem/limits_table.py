@@ -11,6 +11,8 @@ from oppa.problem.training import Limits, field_of
 
 COMPILING_S = 600.0
 """Default `trial_time` of a trial that may compile and load for minutes, in seconds."""
+MEASURING = 3
+"""Fewest steps after `settle` that have a throughput: a warm-up, and two that have a variance."""
 
 
 class LimitsTable(DeclaredTable):
@@ -25,7 +27,7 @@ class LimitsTable(DeclaredTable):
     q_min: int | None = Field(default=None, ge=2, le=MOST_STEPS)
     """Measured steps before a trial may end early, at least 2."""
     q_max: int | None = Field(default=None, ge=3, le=MOST_STEPS)
-    """Steps of a complete trial, at least the sum of `settle` and `q_min`."""
+    """Steps of a complete trial, at least the sum of `settle` and `q_min`, and 3 after `settle`."""
     settle: int | None = Field(default=None, ge=0, le=MOST_STEPS)
     """First steps of a trial that are not measured."""
     repeats: int | None = Field(default=None, ge=3, le=MOST_REPEATS)
@@ -50,7 +52,7 @@ class LimitsTable(DeclaredTable):
             compiles: Whether a trial may compile and load for minutes, as the user's own program on GPUs; its default time is longer.
 
         Raises:
-            JobError: `q_max` leaves fewer than `q_min` steps, or there is a currency without a price.
+            JobError: `q_max` leaves fewer than `q_min` or three steps, or there is a currency without a price.
         """
         given = {field_of(Limits, key): value for key, value in self.model_dump(exclude_none=True).items()}
         limits = Limits(**({"trial_time_s": COMPILING_S} if compiles else {}) | given)
@@ -61,8 +63,11 @@ class LimitsTable(DeclaredTable):
 
 
 def require_steps(limits: Limits) -> None:
-    """Raise JobError if a complete trial measures fewer than `q_min` steps."""
-    least = limits.settle + limits.q_min
+    """Raise JobError if a complete trial measures fewer than `q_min` steps, or no throughput."""
+    least = limits.settle + max(limits.q_min, MEASURING)
     if limits.q_max < least:
         after = f" after `settle = {limits.settle}`" if limits.settle else ""
-        raise JobError(f"`q_max = {limits.q_max}` is below `q_min = {limits.q_min}`{after}", hint=f"use at least {least}")
+        message = f"`q_max = {limits.q_max}` is below `q_min = {limits.q_min}`{after}"
+        if limits.q_max >= limits.settle + limits.q_min:
+            message = f"`q_max = {limits.q_max}` leaves {limits.q_max - limits.settle} steps{after}, and a throughput needs {MEASURING}"
+        raise JobError(message, hint=f"use at least {least}")

@@ -9,9 +9,8 @@ from oppa.problem.training import Limits
 from oppa.simulator.trial_simulator import SimulatedTrial, TrialSimulator
 from oppa.trials.monitor import StopRule, writable
 from oppa.trials.throughput import estimate, settled
-from oppa.trials.trial import TrialResult
+from oppa.trials.trial import TrialResult, enough_steps
 from oppa.trials.trial_folder import MEASUREMENTS, Measurement, TrialSpec
-from oppa.trials.verdict import FEWEST
 from oppa.units import format_seconds
 
 
@@ -87,7 +86,7 @@ def within(result: TrialResult, limits: Limits) -> TrialResult:
             break
         kept += 1
     times = result.step_times_s[:kept]
-    is_measured = kept >= max(settle + limits.q_min, FEWEST)
+    is_measured = kept >= enough_steps(limits)
     return dataclasses.replace(
         result,
         outcome="completed" if is_measured else "timed_out",

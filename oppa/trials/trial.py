@@ -78,7 +78,7 @@ def run_trial(
         prepare(folder, spec)
     with launcher.devices(spec, on_tick) if limits.device_lock else contextlib.nullcontext():
         on_start()
-        enough, settle, limit_s = max(limits.settle + limits.q_min, FEWEST), limits.settle, limits.trial_time_s
+        enough, settle, limit_s = enough_steps(limits), limits.settle, limits.trial_time_s
         monitor = TrialMonitor(
             folder, spec, limit_s=limit_s, enough=enough, settle=settle, hang_s=hang_s, stop_rule=stop_rule, on_step=on_step
         )
@@ -86,6 +86,11 @@ def run_trial(
     if result.outcome == "failed":
         _check_space(folder)
     return result
+
+
+def enough_steps(limits: Limits) -> int:
+    """Return the steps that measure a trial which ends before it has taken all of them."""
+    return limits.settle + max(limits.q_min, FEWEST)
 
 
 def prepare(folder: Path, spec: TrialSpec) -> None:
@@ -138,12 +143,15 @@ def _verdict(folder: Path, spec: TrialSpec, monitor: TrialMonitor, exit: Exit, *
         monitor.must_end,
         steps=len(monitor.measurements),
         wanted=spec.steps,
-        enough=limits.settle + limits.q_min,
+        enough=enough_steps(limits),
         stopped_as=monitor.stopped_as,
         kernel_oom=kernel_oom,
         last_words=logs.last_words(folder / logs.STDERR),
         root=output.failure(folder) if crashed else None,
     )
+    if spec.steps and limits.settle and ended.outcome == "completed" and _estimate(monitor, limits.settle) is None:
+        cause = f"`settle = {limits.settle}` leaves too few of {len(monitor.measurements)} steps to measure"
+        return TrialVerdict(outcome="failed", cause=cause)
     if spec.command is None:
         return ended
     if spec.command.steps is None and monitor.measurements:

@@ -22,8 +22,10 @@ from oppa.bench.tasks import load_suite
 from oppa.bench.variations import VARIATIONS
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.training import Limits
+from oppa.simulator.executor import within
 from oppa.study import Prediction
 from oppa.trials import processes
+from oppa.trials.trial import TrialResult
 from oppa.tuning.stopping import StopTest, make_rule
 from oppa.tuning.time_limit import time_limit_s
 from tests.bench.remains import assert_gone, command_of
@@ -73,6 +75,13 @@ def test_a_trial_far_slower_than_its_prediction_ends_at_the_limit_of_a_real_sear
     first = played[0].result
     assert first.outcome == "timed_out" and played[0].incumbent is None
     assert first.seconds == time_limit_s(played[0].prediction, [], task.problem.limits) < simulated.setup_s + sum(simulated.step_times_s)
+
+
+@pytest.mark.parametrize(("limit_s", "outcome"), [(22.5, "timed_out"), (23.5, "completed")])
+def test_a_simulated_trial_is_measured_at_its_limit_once_three_steps_are_settled(limit_s, outcome) -> None:
+    limits = Limits(settle=20, q_min=2, q_max=30, trial_time_s=limit_s)
+    ended = within(TrialResult(outcome="completed", step_times_s=(1.0,) * 30, seconds=30.0, setup_s=0.0), limits)
+    assert (ended.outcome, ended.estimate is not None) == (outcome, outcome == "completed")
 
 
 def test_designers_meet_the_same_noise() -> None:

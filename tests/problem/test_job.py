@@ -183,6 +183,7 @@ MISTAKES = {
     "learning rate": (TRAINING, TRAINING + "learning_rate = inf", "`learning_rate = Infinity` is not finite", "finite"),
     "corpus": (TRAINING, TRAINING + "corpus = 'no'", '`corpus = "no"` is not a folder', "relative to the job file"),
     "settling": (LIMITS, LIMITS + "settle = 26\n", "`q_max = 30` is below `q_min = 5` after `settle = 26`", "use at least 31"),
+    "measuring": (LIMITS, LIMITS + "settle = 20\nq_min = 2\nq_max = 22\n", "a throughput needs 3", "use at least 23"),
     "steps": (LIMITS, LIMITS + "q_max = 3\n", "`q_max = 3` is below `q_min = 5`", "use at least 5"),
     "stopping": (
         LIMITS,

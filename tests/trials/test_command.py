@@ -224,17 +224,25 @@ def test_two_steps_are_never_enough(act):
     assert act(COUNTING, "0", "3", steps=10, limits=few, pattern="took (?P<ms>[0-9.]+) ms").outcome == "completed"
 
 
+@pytest.mark.parametrize(("count", "outcome"), [(22, "failed"), (23, "completed")])
+def test_a_program_that_ends_by_itself_is_completed_once_three_steps_are_settled(act, count, outcome):
+    settling = dataclasses.replace(LIMITS, q_min=2, settle=20)
+    result = act(COUNTING, "0", str(count), steps=30, limits=settling, pattern="took (?P<ms>[0-9.]+) ms")
+    assert (result.outcome, result.estimate is not None) == (outcome, outcome == "completed")
+
+
 TRANSIENT = """
     for step in range(50):
         print(f"took {50.0 if step < 30 else 20.0} ms", flush=True)
 """
 
 
-@pytest.mark.parametrize(("settle", "steps_per_s"), [(0, 25 / 0.65), (30, 50.0), (48, None), (60, None)])
+@pytest.mark.parametrize(("settle", "steps_per_s"), [(0, 25 / 0.65), (30, 50.0), (47, 50.0), (48, None), (60, None)])
 def test_steps_before_the_program_has_settled_are_not_measured(act, settle, steps_per_s):
     limits = dataclasses.replace(LIMITS, settle=settle)
     result = act(TRANSIENT, steps=50, limits=limits, pattern="took (?P<ms>[0-9.]+) ms")
-    assert (result.outcome, result.steps) == ("completed", 50)
+    assert (result.outcome, result.steps) == ("completed" if steps_per_s else "failed", 50)
+    assert result.cause == ("" if steps_per_s else f"`settle = {settle}` leaves too few of 50 steps to measure")
     assert (result.estimate and result.estimate.steps_per_s) == (steps_per_s and pytest.approx(steps_per_s))
 
 

@@ -52,6 +52,7 @@ def test_a_failure_may_be_for_memory_while_no_trial_was_seen_to_run_out_of_it() 
 
 def test_what_never_ran_to_its_end_or_ran_out_of_memory_may_not_be_returned() -> None:
     assert standing([stopped(1, 5.0)]) is None
+    assert standing([failed(1, "completed")]) is standing([failed(1, "completed"), stopped(1, 4.0)]) is None
     assert standing([measured(1, 5.0, MIB), failed(1, "out_of_memory")]) is None
     assert standing([measured(1, 5.0, MIB), stopped(1, 4.0), failed(1)]) == pytest.approx(4.5)
 
