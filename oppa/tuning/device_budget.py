@@ -5,12 +5,13 @@ end of its grant is ended in time for its processes to be gone by then. What it 
 """
 
 import dataclasses
+import statistics
 from collections.abc import Sequence
 
 from oppa.errors import InputError
 from oppa.problem.problem import Problem
 from oppa.study import Prediction, Study, Trial
-from oppa.study.records import TimeBudget
+from oppa.study.records import SEARCH, TimeBudget
 from oppa.tuning.spending import HOUR_S, gpu_hours, starting_s, unit
 from oppa.units import format_hours, format_seconds
 
@@ -128,9 +129,14 @@ def step_s(trial: Trial, problem: Problem) -> float | None:
 def worthwhile_s(prediction: Prediction | None, trials: Sequence[Trial], problem: Problem) -> float:
     """Return the seconds of steps without which a search trial is not begun, because the budget would end it without a result.
 
-    They are those of a complete trial, once a trial was measured. Before, predictions may be far off, and the first steps are enough.
+    They are those of as many steps as the median complete trial took, which its rule may have ended before `q_max`. Before there is one,
+    predictions may be far off, and the first steps are enough. No trial takes longer than its limit.
     """
-    limits, timed_s = problem.limits, sorted(each for trial in trials if (each := step_s(trial, problem)) is not None)
+    limits, timed_s = problem.limits, [each for trial in trials if (each := step_s(trial, problem)) is not None]
+    taken = [len(trial.step_times_s) for trial in trials if trial.outcome == "completed" and trial.purpose == SEARCH]
+    steps = statistics.median(taken) if taken else limits.settle + limits.q_min + 1
     if prediction is not None and problem.rates_are_steps:
-        return (limits.q_max if timed_s else limits.settle + limits.q_min + 1) / prediction.steps_per_s
-    return limits.q_max * timed_s[len(timed_s) // 2] if timed_s else 0.0
+        each_s = 1 / prediction.steps_per_s
+    else:
+        each_s = statistics.median(timed_s) if timed_s else 0.0
+    return min(steps * each_s, max(0.0, limits.trial_time_s - startup_s(trials)))

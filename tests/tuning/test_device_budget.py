@@ -128,6 +128,18 @@ def test_the_numbers_of_an_objective_are_no_seconds_of_the_budget(job) -> None:
     assert repeat_s(trial, problem) == pytest.approx(60.0)
 
 
+def test_a_trial_is_begun_for_the_steps_that_complete_trials_take_and_for_no_more_than_its_limit(job) -> None:
+    problem, usual = dataclasses.replace(job, limits=Limits(q_max=30, trial_time_s=100.0)), job.candidates().configuration(0)
+    known = {"setup_s": 20.0, "seconds": 60.0}
+    early = [trial_of(number, usual, 0.5, step_times_s=(2.0,) * steps, **known) for number, steps in enumerate((7, 9, 22))]
+    whole = trial_of(7, usual, 0.5, step_times_s=(2.0,) * 30, purpose=VERIFICATION, **known)
+    trials, slow = [*early, whole, whole], Prediction(steps_per_s=0.01, log_stddev=0.1)
+    assert worthwhile_s(Prediction(steps_per_s=1.0, log_stddev=0.1), trials, problem) == 9.0
+    assert worthwhile_s(None, trials, problem) == 18.0
+    assert worthwhile_s(slow, trials, problem) == 80.0
+    assert worthwhile_s(Prediction(steps_per_s=1.0, log_stddev=0.1), [], problem) == 6.0
+
+
 def test_without_a_limit_nothing_is_reserved(spend) -> None:
     _, trials, ended, _ = spend(None, trials=3)
     assert ended == "the budget of 3 trials is spent" and sum(trial.purpose == SEARCH for trial in trials) == 3
