@@ -9,15 +9,18 @@ Notation:
     rest     seconds of the run with the fastest configuration so far: run * present rate / fastest rate
     gain     share by which the trial is expected to speed up the choice
     saved    rest * gain / (1 + gain); where the gain is uncertain it is an upper bound, so a search ends rather late than early
-    trial    a start as long as the median one so far, and as many steps as the median trial took, at the predicted rate
+    fits     probability that the configuration fits in memory; 1 if it was measured before
+    trial    a start as long as the median one so far, and, if it fits, as many steps as the median trial took, at the predicted rate
 """
 
 import dataclasses
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
+from oppa.study import Prediction
 from oppa.tuning.comparison import reference_order
 from oppa.tuning.designer import Designer, Observation, Valued, incumbent, measured_rates
 from oppa.tuning.trial_length import TrialLength
@@ -61,7 +64,16 @@ def worth_of(
     gain, prediction, length = designer.expected_gain(candidate), designer.predict(candidate), TrialLength.of(seen)
     if gain is None or prediction is None or length is None:
         return None
-    return TrialWorth(saved_s=rest_s * gain / (1 + gain), trial_s=length.seconds(1 / prediction.steps_per_s))
+    fits = 1.0 if candidate in measured_rates(seen) else _chance_to_fit(prediction, problem.cluster.usable_bytes)
+    return TrialWorth(saved_s=rest_s * gain / (1 + gain), trial_s=length.seconds(1 / prediction.steps_per_s, fits))
+
+
+def _chance_to_fit(prediction: Prediction, usable_bytes: float) -> float:
+    """Return the probability that a log-normal memory is at most what is usable; 1 if no memory is predicted."""
+    if not prediction.memory_bytes:
+        return 1.0
+    room = math.log(usable_bytes / prediction.memory_bytes)
+    return NormalDist(sigma=prediction.memory_log_stddev).cdf(room) if prediction.memory_log_stddev else float(room >= 0)
 
 
 def _rest_s(
