@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from oppa.problem.problem import Problem
 from oppa.tuning.break_even import REFERENCES, BreakEven
-from oppa.tuning.device_budget import CONTENDERS, rounds_of, total_s
+from oppa.tuning.device_budget import CONTENDERS, total_s
 from oppa.tuning.spending import gpu_hours, in_words, priced, unit
 from oppa.tuning.verification import Interval
 from oppa.units import format_bytes, format_hours, format_seconds, with_noun
@@ -47,7 +47,7 @@ def most_lines(problem: Problem, configurations: int) -> list[tuple[str, str]]:
     """Return a line with the cost of a search whose every trial takes its whole time, for a job without a prediction."""
     limits = problem.limits
     trials, contenders = min(configurations, limits.trials or configurations), min(configurations, CONTENDERS)
-    repeats = contenders * rounds_of(contenders, limits.repeats)
+    repeats = contenders * limits.repeats
     seconds = min((trials + repeats) * limits.trial_time_s, total_s(problem) or math.inf)
     counted = f"{with_noun(trials, 'trial')} and {with_noun(repeats, 'repeat')} of up to {format_seconds(limits.trial_time_s)}"
     return [("cost", f"up to {in_words(problem.cluster, limits, seconds)}: {counted}")]

@@ -14,7 +14,6 @@ from oppa.study import Trial
 from oppa.study.records import BASELINE, DRIFT, MEASURED, SEARCH
 from oppa.tuning.break_even import REFERENCES
 from oppa.tuning.designer import Observation, measured_rates, standings
-from oppa.tuning.device_budget import rounds_of
 from oppa.tuning.drift import drift_of
 from oppa.tuning.verification import SpeedUp, speed_up
 
@@ -98,10 +97,6 @@ class WinnerComparison:
             memory_bytes=trial.memory_bytes,
         )
 
-    def due(self, repeats: int) -> int:
-        """Return how often a search repeats each contender, given the job's `repeats`."""
-        return rounds_of(len(self.repeats), repeats)
-
     def missing(self, repeats: int) -> Configuration | None:
         """Return the configuration whose repeat is due; None when each has `repeats`. They take turns; the order reverses every round."""
         done = min(map(len, self.repeats.values()))
@@ -147,7 +142,7 @@ def compare_contenders(
         baseline=baseline,
         failure=_failure(trials, baseline) if reference is None or reference.configuration != baseline else None,
     )
-    return result if result.missing(result.due(repeats)) else _ranked_by_repeats(result, contenders)
+    return result if result.missing(repeats) else _ranked_by_repeats(result, contenders)
 
 
 def contenders(result: WinnerComparison) -> list[Trial]:

@@ -23,17 +23,10 @@ ROUNDING_S = 1e-3
 """Seconds by which sums of clock times may differ from what was granted."""
 CONTENDERS = 3
 """Configurations that verification compares: the winner, the second, and the reference."""
-ALONE = 2
-"""Repeats of a configuration that nothing is compared with: the fewest that give its throughput an interval."""
 VARIATION = 1.1
 """Factor by which a repeat may take longer than its configuration's first trial."""
 UNPREDICTED = 2.0
 """Factor by which a reference that nobody predicts may take longer than the slowest contender."""
-
-
-def rounds_of(contenders: int, repeats: int) -> int:
-    """Return how often a search repeats each contender, given the job's `repeats`."""
-    return repeats if contenders > 1 else min(ALONE, repeats)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

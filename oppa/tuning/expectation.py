@@ -25,7 +25,7 @@ from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
 from oppa.random_streams import stream
 from oppa.tuning.break_even import BreakEven, run_length_s
-from oppa.tuning.device_budget import CONTENDERS, rounds_of, total_s
+from oppa.tuning.device_budget import CONTENDERS, total_s
 from oppa.tuning.spending import gpu_hours
 from oppa.tuning.stopping import precise_after
 from oppa.tuning.verification import Interval
@@ -136,7 +136,7 @@ def expect(
     if limits.wall_time_s is not None:
         count = np.minimum(count, np.ceil(limits.wall_time_s / trial_s))
     contenders_s = (best_s, reference_step_s, best_s)[: min(len(candidates), CONTENDERS)]
-    rounds = rounds_of(len(contenders_s), limits.repeats)
+    rounds = limits.repeats
     verification_s = rounds * sum(np.minimum(limits.trial_time_s, starts + limits.q_max * each) for each in contenders_s)
     whole_s = count * trial_s + verification_s
     search_s = np.minimum(whole_s, total_s(problem) or np.inf)

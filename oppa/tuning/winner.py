@@ -33,7 +33,7 @@ def find_winner(executor: TrialExecutor, candidates: Candidates, designer: Desig
         elif result is None and running and not executor.budget.must_release():
             executor.wait()  # the trials of other tuners may be the first that run
             continue
-        elif result is None or (repeat := result.missing(result.due(repeats))) is None:
+        elif result is None or (repeat := result.missing(repeats)) is None:
             return result
         else:
             due, purpose, pairing = repeat, VERIFICATION, result.pairing
@@ -68,9 +68,9 @@ def verification_s(trials: Sequence[Trial], candidates: Candidates, designer: De
     untried_s = None if reference is None else complete_s(prediction_of(designer, reference), trials, problem)
     slowest_s = max(known.values(), default=math.inf)
     reference_s = slowest_s if reference is None else untried_s or UNPREDICTED * slowest_s
-    due = sum((result.due(repeats) - len(result.repeats[each])) * seconds for each, seconds in known.items()) if result else 0.0
+    due = sum((repeats - len(result.repeats[each])) * seconds for each, seconds in known.items()) if result else 0.0
     due += reference_s * (
-        repeats * max(0, min(CONTENDERS, len(candidates)) - len(known)) if result is None or result.missing(result.due(repeats)) else 0
+        repeats * max(0, min(CONTENDERS, len(candidates)) - len(known)) if result is None or result.missing(repeats) else 0
     )
     looked_for_s = 0.0 if reference is None else reference_s + BASELINES * startup_s(trials)  # most may run out of memory
     return VARIATION * (due + looked_for_s)
