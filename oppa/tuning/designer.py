@@ -94,7 +94,8 @@ def by_candidate(observations: Iterable[Observation]) -> dict[int, list[Observat
 def standing(trials: Sequence[Observation]) -> float | None:
     """Return a candidate's log throughput: the mean over its measured trials.
 
-    None if the candidate may not be returned as the best: no trial of it ran to its end with a throughput, or one ran out of memory.
+    None if the candidate may not be returned as the best: no trial of it ran to its end, or one ran out of memory. A trial without a
+    throughput did not.
     """
     known = [seen.log_steps_per_s for seen in trials if seen.log_steps_per_s is not None]
     ended = any(seen.outcome == "completed" and seen.measured for seen in trials)
