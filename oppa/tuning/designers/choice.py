@@ -41,7 +41,7 @@ def most_valuable(
         return int(rows[constrained_ucb(rate, slack, beta=beta).argmax()])
     if not returnable:
         return most_promising(rows, log_rate.likeliest.of_candidates(rows), slack)
-    length = TrialLength.of(seen) if problem.objective.is_throughput else None
+    length = TrialLength.of(seen) if problem.rates_are_steps else None
     noise, (numbers, known) = trial_variance(seen), contenders(log_rate, returnable)
     at_rest = torch.tensor([candidate not in running for candidate in numbers.tolist()])
     again, incumbent = value_of_repeats(known, noise) * at_rest, float(known.mean.max())
