@@ -26,6 +26,7 @@ from steps import StepCounter, facts_of
 
 from oppa import catalog
 from oppa.problem.containers import with_mounts
+from oppa.problem.file_copies import copies_of
 from oppa.problem.memory_lines import reports_lack_of_memory
 from oppa.problem.trial_values import WRITES, values_of
 from oppa.trials.root_cause import ESCAPES, PREFIX
@@ -47,8 +48,9 @@ def main(folder):
     values = values_of(spec.configuration, spec.stated_model, spec.cluster, spec.training, steps=spec.steps, folder=folder)
     host = int(os.environ.get("PET_NODE_RANK", "0"))
     own = folder / f"host{host}" if host else folder  # the folder that oppa.trials.logs returns
-    copies = {file.name: own / Path(file.path).name for file in spec.command.files}
+    copies = copies_of({file.name: Path(file.path) for file in spec.command.files}, own)
     for file in spec.command.files:
+        copies[file.name].parent.mkdir(exist_ok=True)
         rewrite(Path(file.path), copies[file.name], file.rewritten(values, copies))
     # A container lacks the folders that only trials have, and the user's own mounts need not cover them.
     argv = with_mounts(spec.command.words(values, copies), client=catalog.client(), study=folder.parent.parent)

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from oppa.errors import InputError
 from oppa.problem.launch_line.batch_header import BINDING
@@ -80,7 +80,7 @@ def command_of(line: LaunchLine, meaning: Meaning, environment: Mapping[str, str
     for stage in line.stages:
         if stage is replaced:
             continue
-        stated, lacking = _stage_words(stage, meaning, by_oppa=several)
+        stated, lacking = _stage_words(line, stage, meaning, by_oppa=several)
         words += _on_each_host(stated) if several and stage.name == "accelerate" else stated
         missing += lacking
     secrets = _withheld(line, environment)
@@ -161,7 +161,7 @@ def _variables(line: LaunchLine, secrets: Mapping[str, str]) -> tuple[list[str],
     return (["env", *words] if words else []), dropped
 
 
-def _stage_words(stage: Stage, meaning: Meaning, *, by_oppa: bool) -> tuple[list[str], list[str]]:
+def _stage_words(line: LaunchLine, stage: Stage, meaning: Meaning, *, by_oppa: bool) -> tuple[list[str], list[str]]:
     """Return the words of a stage as templates, and what is missing in them; files are replaced by their copies."""
     copies = {file.path: file.name for file in meaning.files}
     words: list[str] = []
@@ -186,7 +186,7 @@ def _stage_words(stage: Stage, meaning: Meaning, *, by_oppa: bool) -> tuple[list
             words.append(f"{each.text.partition('=')[0]}={_RANKS}" if each.text.startswith("-") else _RANKS)
             continue
         missing += each.missing
-        words.append(_with_copy(each, copies))
+        words.append(_with_copy(line, each, copies))
     if any(file.name == "ds" for file in meaning.files) and stage.name == "accelerate" and "{ds}" not in " ".join(words):
         words += ["--deepspeed_config_file", "{ds}"]
     return words, missing
@@ -197,10 +197,8 @@ def _is_oppas(name: str, value: Word, *, by_oppa: bool) -> bool:
     return name in _BY_OPPA and (by_oppa or bool(value.missing))
 
 
-def _with_copy(word: Word, copies: Mapping[Path, str]) -> str:
-    """Return a word as a template, in which a file is replaced by its copy."""
+def _with_copy(line: LaunchLine, word: Word, copies: Mapping[Path, str]) -> str:
+    """Return a word of a line as a template, in which a file is replaced by its copy."""
     head, equals, tail = word.text.rpartition("=")
-    for path, name in copies.items():
-        if tail and PurePath(tail).name == path.name and (str(path) == tail or str(path).endswith(f"/{tail.lstrip('./')}")):
-            return f"{literal(head)}{equals}{{{name}}}"
-    return template(word)
+    name = copies.get(line.path(tail))
+    return f"{literal(head)}{equals}{{{name}}}" if name else template(word)

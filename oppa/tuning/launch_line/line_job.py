@@ -16,6 +16,7 @@ from oppa.problem.bounded_text import read_text
 from oppa.problem.configuration import Configuration, Value
 from oppa.problem.containers import containers
 from oppa.problem.detect import Machine, this_machine
+from oppa.problem.file_copies import copies_of
 from oppa.problem.inline_choices import read_inline_choices
 from oppa.problem.job import load_job
 from oppa.problem.launch_line.line import LaunchLine, read_line
@@ -75,13 +76,17 @@ class LineJob:
             if not (folder / FILE).exists():
                 write_atomically(folder / FILE, self.text.encode())
 
+    def copies(self, folder: Path) -> dict[str, Path]:
+        """Return where in a folder the winner's copies of the files are, by placeholder."""
+        return copies_of({file.name: file.path for file in self.meaning.files}, folder)
+
     def files_of(self, configuration: Configuration, folder: Path | None = None) -> Iterator[tuple[EditedFile, dict[str, Value]]]:
         """Yield the files that the line names, each with its keys in a configuration, without keys that only trials set.
 
         Args:
             folder: Where their copies are, for a file that names another one; None: there are none.
         """
-        copies = {file.name: (folder / file.path.name).absolute() for file in self.meaning.files} if folder else {}
+        copies = self.copies(folder.absolute()) if folder else {}
         command, values = self.problem.restored.launch_line(configuration), values_outside_trials(self.problem, configuration)
         rewritten = {file.name: file.rewritten(values, copies) for file in command.files} if command else {}
         for file in self.meaning.files:

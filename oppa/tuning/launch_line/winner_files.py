@@ -20,12 +20,13 @@ def write_files(job: LineJob, configuration: Configuration, folder: Path) -> lis
         InputError: a file can no longer be read, or a key leads through a value that is not a table.
         StudyError: a copy cannot be written.
     """
+    copies = job.copies(folder)
     written = []
     for file, keys in job.files_of(configuration, folder):
         if keys:
-            path = folder / file.path.name
+            path = copies[file.name]
             with disk_errors(folder):
-                folder.mkdir(parents=True, exist_ok=True)
+                path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(rewritten(file.path, keys))
             written.append(path)
     return written
