@@ -66,21 +66,26 @@ def limit_memory() -> None:
 
 @contextlib.contextmanager
 def _limited() -> Iterator[None]:
+    """Raise _TooLong in a block that takes too long; a timer of the caller goes on after it."""
     begun_s = _own_s()
 
     def expire(_number: int, _frame: object) -> None:
         left_s = begun_s + LIMIT_S - _own_s()
         if left_s <= 0:
+            signal.setitimer(signal.ITIMER_REAL, LIMIT_S)  # the reader may ignore this end
             raise _TooLong
         signal.setitimer(signal.ITIMER_REAL, max(left_s, 0.01))
 
     before = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+    left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+    ends_s = time.monotonic() + left_s
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        if left_s:
+            signal.setitimer(signal.ITIMER_REAL, max(ends_s - time.monotonic(), 0.001), interval_s)
 
 
 def _own_s() -> float:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -49,3 +50,37 @@ def test_a_reader_that_waits_for_a_core_does_not_hang(busy_core: None, monkeypat
 def test_a_reader_without_an_end_hangs(read: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(law, "LIMIT_S", 0.2)
     assert law.judge(Case(name="endless", files={}), read).answer == "hang"  # type: ignore[arg-type]
+
+
+def test_a_reader_that_ignores_the_first_end_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(law, "LIMIT_S", 0.2)
+
+    def read(*_: object) -> None:
+        with contextlib.suppress(BaseException):
+            time.sleep(600)
+        time.sleep(2)
+
+    assert law.judge(Case(name="stubborn", files={}), read).answer == "hang"
+
+
+@pytest.fixture
+def alarms() -> Iterator[list[int]]:
+    """Alarms of the caller, which has a timer of its own."""
+    found: list[int] = []
+    handler, left_s = signal.signal(signal.SIGALRM, lambda number, _: found.append(number)), signal.getitimer(signal.ITIMER_REAL)[0]
+    yield found
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, left_s)
+
+
+def test_a_caller_s_timer_goes_on_after_a_verdict(alarms: list[int]) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 100)
+    assert law.judge(Case(name="fast", files={}), lambda *_: time.sleep(0.1)).answer == "accepted"
+    assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] < 99.95 and not alarms
+
+
+def test_a_caller_s_timer_that_ends_during_a_verdict_rings_after_it(alarms: list[int]) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    assert law.judge(Case(name="fast", files={}), lambda *_: time.sleep(0.1)).answer == "accepted"
+    time.sleep(0.1)
+    assert alarms == [signal.SIGALRM]
