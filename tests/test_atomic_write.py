@@ -10,6 +10,7 @@ import pytest
 
 from oppa import catalog
 from oppa.atomic_write import draft_beside, write_atomically
+from tests.ending import join
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -55,9 +56,9 @@ def test_what_cannot_be_written_is_an_os_error_and_leaves_nothing(path, tmp_path
 
 def test_a_writer_that_dies_before_the_rename_leaves_the_earlier_file(tmp_path) -> None:
     write_atomically(tmp_path / "file", b"first")
-    victim = multiprocessing.get_context("fork").Process(target=_write_and_die, args=(tmp_path / "file",))
+    victim = multiprocessing.get_context("fork").Process(target=_write_and_die, args=(tmp_path / "file",), daemon=True)
     victim.start()
-    victim.join()
+    join(victim)
     assert victim.exitcode == 9 and (tmp_path / "file").read_bytes() == b"first"
 
 

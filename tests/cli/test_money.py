@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from oppa import catalog
+from tests.ending import ending
 
 JOB = catalog.root() / "runners" / "simulated" / "jobs" / "bert.toml"
 PRICE = ("--set", "limits.price_per_gpu_hour=2.5", "--set", "limits.currency=EUR")
@@ -142,7 +143,7 @@ def test_a_search_states_its_plan_before_its_first_trial(oppa) -> None:
 def test_a_killed_tuner_s_trial_counts_when_the_study_is_resumed(oppa) -> None:
     limit = 40 / 3600 * 2
     tune = ("tune", "job.toml", "--designer", "random", "--study", "s", "--trials", 4, "--max-gpu-hours", str(limit))
-    with oppa.start(*tune) as tuner:
+    with ending(oppa.start(*tune)) as tuner:
         assert any(line.split()[:1] == ["2"] for line in tuner.stderr)  # two trials have ended
         tuner.send_signal(signal.SIGKILL)
         tuner.communicate()

@@ -16,6 +16,7 @@ from oppa.problem.job import load_job
 from oppa.table import Origin, Table, TableRow
 from oppa.training.run import ledger
 from oppa.trials.cgroups import quotas_lacking
+from tests.ending import ending
 from tests.jobs import TRAIN_JOB
 from tests.sampling import nightly
 
@@ -98,7 +99,7 @@ def test_a_slow_worker_gets_a_smaller_batch_of_its_own(oppa) -> None:
 @pytest.fixture
 def service(oppa, table):
     """`oppa control` at work, and where."""
-    with oppa.start("control", "--table", table, "--port", 0) as running:
+    with ending(oppa.start("control", "--table", table, "--port", 0)) as running:
         printed = ""
         while "live page" not in printed:
             printed += (line := running.stderr.readline())
@@ -124,7 +125,7 @@ def test_the_token_is_that_of_the_folder_which_the_service_names(oppa, table) ->
     again = oppa("control", "--table", table, "--folder", "a folder", "--token", "my-job")
     assert again.stdout == made.stdout and not again.stderr
     assert "`--token my job` is not a valid job name" in oppa("control", "--table", table, "--token", "my job", code=2).stderr
-    with oppa.start("control", "--table", table, "--folder", "a folder", "--port", 0) as running:
+    with ending(oppa.start("control", "--table", table, "--folder", "a folder", "--port", 0)) as running:
         printed = [running.stderr.readline() for _ in range(2)]
         running.send_signal(signal.SIGINT)
         assert running.wait(timeout=20) == 0

@@ -13,6 +13,7 @@ from oppa.tuning.session import new_folder
 from tests.cli.conftest import JOB
 from tests.command_line import Oppa
 from tests.control.services import until
+from tests.ending import ending
 from tests.sampling import nightly
 
 RANDOM = ("--designer", "random")
@@ -87,7 +88,7 @@ def test_tuners_that_start_at_once_get_a_folder_each(tmp_path, monkeypatch) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [*nightly(signal.SIGINT), signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_study_goes_on_and_loses_at_most_one_trial(oppa, number) -> None:
-    with oppa.start("tune", "job.toml", *RANDOM, "--study", "s") as tuner:
+    with ending(oppa.start("tune", "job.toml", *RANDOM, "--study", "s")) as tuner:
         assert any(line.split()[:1] == ["2"] for line in tuner.stderr)  # two trials have ended
         until(lambda: any((oppa.folder / "s" / "trials").glob("0003_*/measurements.jsonl")), timeout_s=60)
         tuner.send_signal(number)
@@ -105,7 +106,7 @@ def test_a_stopped_study_goes_on_and_loses_at_most_one_trial(oppa, number) -> No
 @pytest.mark.slow
 def test_two_tuners_share_one_study(oppa) -> None:
     arguments = ("tune", "job.toml", *RANDOM, "--study", "s", "--trials", 6)
-    with oppa.start(*arguments) as one, oppa.start(*arguments) as two:
+    with ending(oppa.start(*arguments)) as one, ending(oppa.start(*arguments)) as two:
         for tuner in (one, two):
             said = tuner.communicate()[1]
             assert tuner.returncode == 0, said

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from oppa.training.run import ledger
+from tests.ending import end
 from tests.launchers.slurm_cluster import SlurmCluster, until
 
 
@@ -57,7 +58,7 @@ class Controlled:
     def end(self) -> None:
         """Nothing is left running."""
         self.process.terminate()
-        self.process.wait()
+        end(self.process, grace_s=30)
         started = self.spool / "elastic" / "started.json"
         if started.exists():
             pid = int(json.loads(started.read_text())["process"].split(":")[0])

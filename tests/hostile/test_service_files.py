@@ -18,6 +18,7 @@ from oppa.control.service.tokens import SECRET, Tokens
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.protocol.messages import StepFacts
 from tests.control.services import hello, said_to_watcher, serving, step, until
+from tests.ending import end, ending
 
 
 @pytest.fixture(params=["secret", "journal"])
@@ -134,7 +135,7 @@ def test_nor_one_that_no_header_can_hold(token: str, tmp_path: Path, table, capl
 def test_a_pipe_gets_the_address_of_the_live_page_without_its_token(tmp_path: Path, table) -> None:
     table.write(tmp_path / "table")
     words = [sys.executable, "-m", "oppa", "control", "--table", "table", "--port", "0"]
-    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
+    with ending(subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True)) as running:
         assert running.stderr is not None
         said, file = "", tmp_path / "control" / "live-page"
         try:
@@ -145,6 +146,7 @@ def test_a_pipe_gets_the_address_of_the_live_page_without_its_token(tmp_path: Pa
         finally:
             running.terminate()
         said += running.stderr.read()
+        end(running)
     token = Tokens.of(tmp_path / "control").of_watcher()
     assert address.endswith(f"/#token={token}") and mode == 0o600 and address.partition("#")[0] in said
     assert token not in said and "cat control/live-page" in said and not file.exists()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from oppa.trials import processes
+from tests.ending import end
 from tests.ports import free_ports
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "sinfo", "squeue")
@@ -194,10 +195,9 @@ class SlurmCluster:
         for daemon in self._daemons.values():
             daemon.terminate()
         for daemon in self._daemons.values():
-            _end(daemon)
+            end(daemon)
         processes.end(lambda: processes.tagged(self._is_ours), 1)
-        for group in self._groups():
-            _remove(group)
+        remove_groups(self._groups())
 
     def _configure(self) -> None:
         for name in ("state", "log", "gpus"):
@@ -245,19 +245,19 @@ def _find(program: str) -> str | None:
     return shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
 
 
-def _end(daemon: subprocess.Popen[bytes]) -> None:
-    try:
-        daemon.wait(10)
-    except subprocess.TimeoutExpired:
-        daemon.kill()
-        daemon.wait()
+def remove_groups(groups: list[Path]) -> None:
+    """Remove cgroups, the innermost first; what hides in them has forgotten its environment."""
+    for group in groups:
+        (group / "freezer.state").write_text("THAWED")  # a killed daemon leaves frozen processes, which no signal ends
+    for group in groups:
+        until(lambda: not _killed(group), lambda: f"{group} has {_killed(group)}", timeout_s=10)  # noqa: B023 (called at once)
+        group.rmdir()
 
 
-def _remove(group: Path) -> None:
-    """Remove a cgroup; what hides in it has forgotten its environment."""
-    while held := (group / "cgroup.procs").read_text().split():
-        for pid in held:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-        time.sleep(0.02)
-    group.rmdir()
+def _killed(group: Path) -> list[str]:
+    """Kill the processes of a cgroup, and return their numbers."""
+    held = (group / "cgroup.procs").read_text().split()
+    for pid in held:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    return held

@@ -20,6 +20,7 @@ from oppa.launchers.measurement.hardware_text import hardware_text
 from oppa.launchers.measurement.ranks import LaunchedRank, launched
 from oppa.launchers.measurement.start import measure
 from oppa.problem.cluster import HardwareFile
+from tests.ending import ending
 from tests.launchers.measurements import figure, measured
 
 GB, US = 1e9, 1e-6
@@ -154,9 +155,8 @@ def test_ranks_of_srun_measure_between_hosts(slurm, tmp_path: Path) -> None:
 def test_a_killed_measurement_leaves_no_process(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     command = [sys.executable, "-m", "oppa", "doctor", "--measure", "--ranks", "2", "--figure-time", "30s"]
-    with subprocess.Popen(
-        command, cwd=tmp_path, env={**os.environ, "MARK": mark}, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
-    ) as doctor:
+    started = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "MARK": mark}, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    with ending(started) as doctor:
         assert doctor.stderr
         while b"matrix products" not in doctor.stderr.readline():
             assert doctor.poll() is None

@@ -16,6 +16,7 @@ from oppa.table import Origin, Table
 from oppa.table.files import CSV, META, _digest, _sha256
 from oppa.table.origin import SCHEMA_VERSION
 from oppa.table.rows import columns
+from tests.ending import join
 
 
 @pytest.fixture
@@ -136,9 +137,9 @@ def test_a_writer_that_dies_at_any_moment_leaves_one_table_or_the_other(table, f
     """`renames` of its three steps happen: the new CSV is written, the new meta takes its name, the new CSV takes its name."""
     newer = dataclasses.replace(table, rows=table.rows[:2])
     context = multiprocessing.get_context("fork")
-    victim = context.Process(target=_write_and_die, args=(newer, folder, renames))
+    victim = context.Process(target=_write_and_die, args=(newer, folder, renames), daemon=True)
     victim.start()
-    victim.join()
+    join(victim)
     assert victim.exitcode == 9
     assert Table.read(folder) == (table if renames < 2 else newer)
     newest = dataclasses.replace(table, rows=table.rows[:1])
@@ -167,7 +168,7 @@ def test_a_reader_sees_a_whole_table_while_two_write(table, folder) -> None:
     context = multiprocessing.get_context("fork")
     versions = [dataclasses.replace(table, rows=table.rows[:count]) for count in (1, 5)]
     stop = context.Event()
-    writers = [context.Process(target=_write_until, args=(version, folder, stop)) for version in versions]
+    writers = [context.Process(target=_write_until, args=(version, folder, stop), daemon=True) for version in versions]
     for writer in writers:
         writer.start()
     try:
@@ -177,7 +178,7 @@ def test_a_reader_sees_a_whole_table_while_two_write(table, folder) -> None:
     finally:
         stop.set()
         for writer in writers:
-            writer.join()
+            join(writer)
     assert all(each in (table, *versions) for each in seen)
     assert Table.read(folder) in versions and [writer.exitcode for writer in writers] == [0, 0]
 

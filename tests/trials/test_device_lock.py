@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from oppa.problem.training import Limits
 from oppa.trials.device_lock import exclusive, private_folder
 from oppa.trials.local import LocalLauncher
 from oppa.trials.trial import run_trial
+from tests.ending import at_once, ending
 
 CPUS = Cluster(devices_per_host=2, memory_limit_bytes=1 << 30)
 HOLDER = """
@@ -33,10 +33,9 @@ with exclusive(Cluster(devices_per_host=1, memory_limit_bytes=1), lambda: None):
 def holder():
     """Another tuner, in the middle of a trial."""
     root = Path(__file__).parents[2]
-    with subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, cwd=root) as process:
+    with ending(subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, cwd=root)) as process:
         process.stdout.readline()
         yield process
-        process.kill()
 
 
 def refuse():
@@ -68,9 +67,8 @@ def test_other_devices_are_free(holder):
 def test_what_we_start_does_not_hold_the_devices():
     with exclusive(CPUS, lambda: None):
         child = subprocess.Popen(["sleep", "100"], close_fds=False)
-    with exclusive(CPUS, refuse):
-        child.kill()
-    child.wait()
+    with ending(child), exclusive(CPUS, refuse):
+        assert child.poll() is None
 
 
 @pytest.mark.slow
@@ -80,8 +78,7 @@ def test_two_tuners_trials_take_turns_and_waiting_does_not_count(script_runner, 
             return run_trial(launcher, tmp_path / name, make_spec("steps 20 0.02", steps=20), limits=Limits())
 
     begin_s = time.monotonic()
-    with ThreadPoolExecutor() as tuners:
-        results = list(tuners.map(tune, ("one", "other")))
+    results = at_once(tune, ("one", "other"))
     elapsed_s = time.monotonic() - begin_s
     assert [result.outcome for result in results] == ["completed", "completed"]
     assert sum(result.seconds for result in results) <= elapsed_s
