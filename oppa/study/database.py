@@ -22,12 +22,11 @@ from oppa.errors import StudyError, reason
 from oppa.private_files import make_private
 from oppa.regular_file import parse_json
 from oppa.study.migrations import SCHEMA_VERSION, create_tables, migrate, require_known, version_of
+from oppa.trials.file_systems import MOUNTS, is_on_network
 
 FILE = "study.db"
 OF_A_STUDY = "best", "trials"
 """Names that a study replaces in its folder: the folder of the winner, and that of the trials."""
-MOUNTS = Path("/proc/mounts")
-NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "9p", "afs", "virtiofs", "wekafs"}
 
 
 def create(folder: Path, meta: dict[str, str]) -> None:
@@ -74,7 +73,7 @@ def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connec
     if not path.is_file():
         raise StudyError(f"`{folder}` is not a study folder", hint="create one with `oppa tune JOB --study FOLDER`")
     writable = os.access(folder, os.W_OK)
-    network = writable and _is_on_network(folder, mounts)
+    network = writable and is_on_network(folder, mounts)
     with disk_errors(folder):
         connection = sqlite3.connect(path, isolation_level=None, timeout=30.0) if writable else _copy(path)
         connection.row_factory = sqlite3.Row
@@ -110,12 +109,7 @@ def _copy(path: Path) -> sqlite3.Connection:
 
 def _pragmas(folder: Path, mounts: Path) -> str:
     """Return the statements that make commits durable on the folder's file system."""
-    return f"PRAGMA journal_mode={'DELETE' if _is_on_network(folder, mounts) else 'WAL'}; PRAGMA synchronous=FULL;"
-
-
-def _is_on_network(folder: Path, mounts: Path) -> bool:
-    kind = file_system(folder, mounts)
-    return kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse.")
+    return f"PRAGMA journal_mode={'DELETE' if is_on_network(folder, mounts) else 'WAL'}; PRAGMA synchronous=FULL;"
 
 
 def _take_over(connection: sqlite3.Connection, folder: Path, *, owner: str, host: str) -> None:
@@ -172,18 +166,6 @@ def _check(connection: sqlite3.Connection, folder: Path) -> None:
     if (version := version_of(connection)) == 0:
         raise StudyError(f"`{folder / FILE}` is empty or not a study of oppa", hint="move the folder away, or choose another one")
     require_known(version, folder)
-
-
-def file_system(path: Path, mounts: Path = MOUNTS) -> str:
-    """Return the type of the file system that holds `path`, such as `ext4` or `nfs4`."""
-    resolved = path.resolve()
-    found, kind = Path("/"), ""
-    for line in mounts.read_text().splitlines():
-        _, at, candidate, *_ = line.split()
-        mount = Path(at.replace("\\040", " "))
-        if resolved.is_relative_to(mount) and len(mount.parts) >= len(found.parts):
-            found, kind = mount, candidate
-    return kind
 
 
 def meta_of(connection: sqlite3.Connection) -> dict[str, Any]:

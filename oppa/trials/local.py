@@ -14,7 +14,7 @@ from typing import Any, Self
 from oppa.trials import devices, logs, placement, scratch_dirs
 from oppa.trials.cgroups import quotas_lacking
 from oppa.trials.device_lock import exclusive
-from oppa.trials.extension_locks import remove_left_locks
+from oppa.trials.extension_locks import ExtensionLocks
 from oppa.trials.fork_server import ForkServer
 from oppa.trials.launcher import Exit, ProcessExit
 from oppa.trials.placement import Seat
@@ -95,7 +95,8 @@ class LocalLauncher:
         seat = seat or Seat(rendezvous=f"file://{self._folder / f'rendezvous-{self._launches}'}", port=placement.free_port())
         groups = placement.cpu_groups(self._runner, spec, seat) if self._can_limit(spec) else None
         leftovers = contextlib.ExitStack()
-        leftovers.callback(remove_left_locks, spec.environment, spec.command.argv if spec.command else (), since=time.time())
+        locks = ExtensionLocks(spec.environment, spec.command.argv if spec.command else (), since=time.time())
+        leftovers.callback(locks.remove)
         if groups is not None:
             leftovers.callback(groups.close)
         folder = folder.resolve()
@@ -108,7 +109,15 @@ class LocalLauncher:
             leftovers.close()
             raise
         return LocalTrial(
-            self, parent, folder, words, launch_id=self._launches, size=len(places), leftovers=leftovers, grace_s=self._runner.grace_s
+            self,
+            parent,
+            folder,
+            words,
+            launch_id=self._launches,
+            size=len(places),
+            locks=locks,
+            leftovers=leftovers,
+            grace_s=self._runner.grace_s,
         )
 
     def drop_parent(self) -> None:
@@ -161,6 +170,7 @@ class LocalTrial:
         *,
         launch_id: int,
         size: int,
+        locks: ExtensionLocks,
         leftovers: contextlib.ExitStack,
         grace_s: float | None,
     ) -> None:
@@ -170,6 +180,7 @@ class LocalTrial:
         self._folder = folder
         self._words = words
         self._size = size
+        self._locks = locks
         self._leftovers = leftovers
         self._grace_s = grace_s
         self._started = False
@@ -198,6 +209,7 @@ class LocalTrial:
     def end(self, grace_s: float) -> None:
         """End the processes that are left, and return when none is; the runner's own grace period, if any, replaces `grace_s`."""
         self.poll()
+        self._locks.note()
         if self._started and not self._parent.ended():
             self._parent.end_ranks(grace_s if self._grace_s is None else self._grace_s)
         if not self._started or not self._all_confirmed():

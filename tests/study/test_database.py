@@ -8,6 +8,7 @@ import pytest
 from oppa.errors import StudyError
 from oppa.problem.configuration import Configuration
 from oppa.study import Study, database
+from oppa.trials.file_systems import file_system
 
 A = Configuration(dp=2, global_batch=8, micro_batch=1)
 
@@ -73,8 +74,8 @@ def test_a_new_file_has_its_journal_so_that_no_two_tuners_switch_it(tmp_path) ->
 def test_the_file_system_is_that_of_the_innermost_mount(tmp_path) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(f"root / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\n")
-    assert database.file_system(tmp_path / "study", mounts) == "nfs4"
-    assert database.file_system(tmp_path.parent, mounts) == "ext4"
+    assert file_system(tmp_path / "study", mounts) == "nfs4"
+    assert file_system(tmp_path.parent, mounts) == "ext4"
 
 
 def test_on_a_network_file_system_one_host_works_on_the_file(tmp_path) -> None:

@@ -6,10 +6,12 @@ import time
 import pytest
 from torch.utils.file_baton import FileBaton
 
-from oppa.trials.extension_locks import DIRECTORY, remove_left_locks
+from oppa.trials import file_systems
+from oppa.trials.extension_locks import DIRECTORY, ExtensionLocks
 from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import prepare
+from tests.control.services import until
 from tests.trials.conftest import SCRIPT_RUNNER, STUDY, script_spec
 
 
@@ -21,7 +23,15 @@ def lock(tmp_path):
 
 
 def remove(tmp_path, *, since=0.0):
-    remove_left_locks({DIRECTORY: str(tmp_path)}, since=since)
+    ExtensionLocks({DIRECTORY: str(tmp_path)}, since=since).remove()
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch):
+    """Locks of a cache on a network file system."""
+    (mounts := tmp_path / "mounts").write_text(f"root / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\n")
+    monkeypatch.setattr(file_systems, "MOUNTS", mounts)
+    return ExtensionLocks({DIRECTORY: str(tmp_path)}, since=0)
 
 
 def test_a_lock_that_no_process_holds_is_removed(lock, tmp_path) -> None:
@@ -46,6 +56,32 @@ def test_a_lock_from_before_the_trial_stays(lock, tmp_path) -> None:
     assert lock.exists()
 
 
+def test_a_lock_of_another_host_stays(lock, shared) -> None:
+    lock.touch()
+    shared.note()
+    shared.remove()
+    assert lock.exists()
+
+
+def test_a_lock_that_a_process_of_this_host_held_to_the_trial_s_end_is_removed(lock, shared) -> None:
+    baton = FileBaton(str(lock))
+    baton.try_acquire()
+    shared.note()
+    os.close(baton.fd)  # as if it were killed
+    shared.remove()
+    assert not lock.exists()
+
+
+def test_a_lock_that_another_host_takes_after_this_one_stays(lock, shared) -> None:
+    baton = FileBaton(str(lock))
+    baton.try_acquire()
+    shared.note()
+    baton.release()
+    lock.touch()
+    shared.remove()
+    assert lock.exists()
+
+
 @pytest.mark.parametrize("variables", [{"XDG_CACHE_HOME": "{}/c"}, {"XDG_CACHE_HOME": "", "HOME": "{}"}])
 def test_without_the_variable_the_cache_is_torch_s_own(variables, tmp_path, monkeypatch) -> None:
     monkeypatch.delenv(DIRECTORY, raising=False)
@@ -53,7 +89,7 @@ def test_without_the_variable_the_cache_is_torch_s_own(variables, tmp_path, monk
     lock = tmp_path / ("c" if known["XDG_CACHE_HOME"] else ".cache") / "torch_extensions" / "py311_cpu" / "cpu_adam" / "lock"
     lock.parent.mkdir(parents=True)
     lock.touch()
-    remove_left_locks(known, since=0)
+    ExtensionLocks(known, since=0).remove()
     assert not lock.exists()
 
 
@@ -61,7 +97,7 @@ def test_without_the_variable_the_cache_is_torch_s_own(variables, tmp_path, monk
 def test_a_cache_that_the_launch_line_names_is_that_of_its_trials(front, lock, tmp_path) -> None:
     lock.touch()
     argv = [*front.format(tmp_path).split(), "torchrun", "--nproc-per-node", "2", "train.py", f"{DIRECTORY}=/elsewhere"]
-    remove_left_locks({DIRECTORY: str(tmp_path / "other")}, argv, since=0)
+    ExtensionLocks({DIRECTORY: str(tmp_path / "other")}, argv, since=0).remove()
     assert not lock.exists()
 
 
@@ -75,6 +111,18 @@ def test_each_launcher_of_a_host_removes_the_locks_of_its_own_ranks(lock, tmp_pa
         os.utime(lock, (time.time() + 1,) * 2)  # a build takes longer than a tick of the file system's clock
         running.end(1)
         assert not lock.exists()
+
+
+def test_a_launcher_removes_a_lock_that_its_rank_held_to_the_end(lock, shared, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv(DIRECTORY, str(tmp_path))
+    (trial := tmp_path / "study" / "trials" / "1").mkdir(parents=True)
+    spec = script_spec(f"shell 'exec 9>{lock}; sleep 100'", ranks=1)
+    prepare(trial, spec)
+    with LocalLauncher(load_runner(SCRIPT_RUNNER), study=STUDY, grace_s=1) as launcher:
+        running = launcher.start(trial, spec)
+        until(lock.exists)
+        running.end(1)
+    assert not lock.exists()
 
 
 @pytest.mark.slow
