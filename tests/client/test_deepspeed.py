@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from oppa_client import run_files
 from torch import nn
 
 from tests.client.by_hand import batches, full_batches, order
@@ -41,6 +42,7 @@ RESTARTS = {
     "first": {"zero_stage": 1, "asked": {1: (12, 2)}, "leave_at": 3, "left_over": [f"step-5/state/{OF_A_THIRD_RANK}"]},
     "second": {"zero_stage": 2, "before": "first", "asked": {5: (6, 1)}, "first_number": 3, "leave_at": 7},
     "third": {"zero_stage": 1, "before": "second"},
+    "finished": {"zero_stage": 1, "before": "third"},
     "tensor": {"zero_stage": 1, "dp": 1, "tp": 2, "before": "second"},
     "pipeline": {"zero_stage": 1, "dp": 1, "pp": 2, "before": "second"},
     "shards": {"zero_stage": 3, "asked": {1: (12, 2)}, "leave_at": 3},
@@ -181,6 +183,12 @@ def test_a_pipeline_follows_the_plan(seen: dict[str, Any]) -> None:
 )
 def test_other_degrees_go_on_from_a_checkpoint(names: tuple[str, ...], replicas: int, seen: dict[str, Any]) -> None:
     require_same([seen["folder"] / name for name in names], seen[names[-1]], replicas)
+
+
+def test_a_finished_run_that_is_resumed_keeps_its_checkpoint_and_saves_no_other(seen: dict[str, Any]) -> None:
+    before, after = (json.loads((seen["folder"] / name / run_files.LEFT).read_text()) for name in ("third", "finished"))
+    assert [after[name] for name in ("checkpoint", "reason")] == [before["checkpoint"], "finished"]
+    assert seen["finished"][0]["steps"] == [] and not (seen["folder"] / "finished" / "output").exists()
 
 
 def test_schedules_count_samples(seen: dict[str, Any]) -> None:

@@ -181,3 +181,14 @@ def test_a_checkpoint_of_another_run_or_an_incomplete_one_is_refused(attempt_at,
         torch.save({**state, "callbacks": {}}, checkpoint)
     with pytest.raises(ContractError, match="was not saved under oppa, or is not complete"):
         loop_program.train(library, attempt_at("third", before=first))
+
+
+def test_a_finished_run_that_is_resumed_keeps_its_checkpoint_and_saves_no_other(attempt_at, library):
+    once = {"epochs": 1} if library == "accelerate" else {"max_epochs": 1}
+    first = attempt_at("first", total_samples=None)
+    loop_program.train(library, first, **once)
+    second = attempt_at("second", before=first, total_samples=None)
+    assert loop_program.train(library, second, **once)["steps"] == []
+    before, after = (json.loads((folder / run_files.LEFT).read_text()) for folder in (first, second))
+    assert [after[name] for name in ("checkpoint", "step", "reason")] == [before["checkpoint"], 7, "finished"]
+    assert not (second / "output").exists()

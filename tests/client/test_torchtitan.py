@@ -28,6 +28,7 @@ CASES = {
     "first": {"asked": {1: (12, 2)}, "leave_at": 3, "save_every": 16},
     "second": {"asked": {6: (6, 1)}, "before": "first", "first_number": 3, "config": {"validator.enable": True}},
     "tensor": {"before": "first", "tp": 2, "config": {"parallelism.tensor_parallel_degree": 2}},
+    "finished": {"before": "second"},
     "trial": {"trial": True, "save_every": 8},
     "outside": {**OWN_STATE, "config": {**OWN_STATE["config"], "training.steps": 3, "training.global_batch_size": 8}},
     "other data": {"before": "first", "smaller": True},
@@ -182,6 +183,12 @@ def test_checkpoints_come_on_the_way_and_are_those_of_the_run_alone(seen: dict[s
     assert sorted(path.name for path in (folder / "output" / "checkpoint").iterdir()) == ["step-2", "step-4", "step-5"]
     left = json.loads((folder / run_files.LEFT).read_text())
     assert (left["reason"], left["step"], left["samples"]) == ("layout", 5, 48)
+
+
+def test_a_finished_run_that_is_resumed_keeps_its_checkpoint_and_saves_no_other(seen: dict[str, Any]) -> None:
+    before, after = (json.loads((seen["folder"] / name / run_files.LEFT).read_text()) for name in ("second", "finished"))
+    assert [after[name] for name in ("checkpoint", "reason")] == [before["checkpoint"], "finished"]
+    assert seen["finished"][0]["steps"] == [] and not (seen["folder"] / "finished" / "output" / "checkpoint").exists()
 
 
 def test_it_begins_with_the_weights_that_the_configuration_names(seen: dict[str, Any]) -> None:

@@ -175,6 +175,16 @@ def test_without_samples_the_last_step_is_a_whole_one(attempt_at):
     assert json.loads((folder / "left.json").read_text())["reason"] == "finished"
 
 
+def test_a_finished_run_that_is_resumed_keeps_its_checkpoint_and_saves_no_other(attempt_at):
+    first = attempt_at("first", total_samples=24)
+    train(trainer(first))
+    second = attempt_at("second", before=first, total_samples=24)
+    assert train(trainer(second))["steps"] == []
+    before, after = (json.loads((folder / "left.json").read_text()) for folder in (first, second))
+    assert [after[name] for name in ("checkpoint", "step", "reason")] == [before["checkpoint"], 3, "finished"]
+    assert not list((second / "output").glob("checkpoint-*"))
+
+
 class DeathError(RuntimeError):
     """Ends a rank while it saves."""
 

@@ -16,7 +16,7 @@ from accelerate.utils import send_to_device  # type: ignore[import-untyped,unuse
 from oppa_client import run_files
 from oppa_client.accelerate.checkpoints import Checkpoints
 from oppa_client.accelerate.support import require_supported
-from oppa_client.loop.checkpoints import POSITION, due, require_same, seed_of, stated_in
+from oppa_client.loop.checkpoints import POSITION, due, require_same, resumed_at, seed_of, stated_in
 from oppa_client.loop.loaders import planned
 from oppa_client.loop.position import Position
 from oppa_client.loop.rates import constant, follow, require_lambda
@@ -177,7 +177,9 @@ class OppaTraining:
             raise SystemExit(0)
 
     def _save(self) -> Path:
-        """Save a checkpoint on all ranks, and return its folder."""
+        """Save a checkpoint on all ranks, unless the present state is in one, and return its folder."""
+        if resumed := resumed_at(self.run, self._at):
+            return resumed
         folder = self._folder / f"step-{self._planned().step}"
         self._state.save(folder)
         if self.accelerator.is_main_process:

@@ -18,7 +18,7 @@ from oppa_client import run_files
 from oppa_client.deepspeed import checkpoints
 from oppa_client.deepspeed.schedule import SampleRates
 from oppa_client.deepspeed.support import is_pipeline, require_supported
-from oppa_client.loop.checkpoints import POSITION, due, require_same, require_step, stated_in
+from oppa_client.loop.checkpoints import POSITION, due, require_same, require_step, resumed_at, stated_in
 from oppa_client.loop.position import Position
 from oppa_client.loop.samples import SampleOrder, StepBatches
 from oppa_client.loop.statistics import MeasuredSteps, peak_memory_bytes
@@ -114,6 +114,9 @@ class EngineLoop:
                     self.run.saved(checkpoint)
 
     def _save(self) -> Path:
+        """Save a checkpoint on all ranks, unless the present state is in one, and return its folder."""
+        if resumed := resumed_at(self.run, self.position):
+            return resumed
         folder = self._folder / f"step-{self.engine.global_steps}"
         if folder == self._saved:
             return folder

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from oppa_client.lightning.loader import MicroBatch, PlannedLoader
 from oppa_client.lightning.support import require_schedules, require_supported
-from oppa_client.loop.checkpoints import due, require_same, seed_of
+from oppa_client.loop.checkpoints import due, require_same, resumed_at, seed_of
 from oppa_client.loop.rates import constant, follow
 from oppa_client.loop.statistics import MeasuredSteps, peak_memory_bytes
 from oppa_client.run import Run
@@ -57,7 +57,7 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
             self._own = [constant(each) for each in trainer.optimizers]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Compare the checkpoint with the run, and begin to measure gradients."""
+        """Compare the checkpoint with the run, begin to measure gradients, and end at once if all samples are taken."""
         resume, stated = self.run.resume, self._stated
         if resume and stated is None:
             raise ContractError(f"the checkpoint `{resume.checkpoint}` was not saved under oppa, or is not complete")
@@ -68,6 +68,8 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
         noise_scale = stated["noise_scale"] if stated else None
         self._measured = MeasuredSteps(statistics, noise_scale, fp16=trainer.precision == "16-mixed")
         self._loader.is_measured = self._measured.is_measuring
+        if self._loader.position.is_done:  # an epoch without samples would follow another one for ever
+            trainer.should_stop = True
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Begin a micro-batch: Lightning steps after it only if it is the last one of its step."""
@@ -157,7 +159,9 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
         raise _TunerExitException
 
     def _save(self, trainer: Any) -> Path:
-        """Save a checkpoint on all ranks, and return its path."""
+        """Save a checkpoint on all ranks, unless the present state is in one, and return its path."""
+        if resumed := resumed_at(self.run, self._loader.position):
+            return resumed
         path = Path(trainer.default_root_dir).absolute() / f"oppa-step-{self.run.plan.step}.ckpt"
         trainer.save_checkpoint(path)
         return path

@@ -28,6 +28,17 @@ def due(run: Run | None, at: Position, save_every: int | None) -> bool:
     return at.crossed(save_every)
 
 
+def resumed_at(run: Run | None, at: Position) -> Path | None:
+    """Return the checkpoint that the run has resumed, until a step follows it: to save again would overwrite it, maybe the only one.
+
+    Args:
+        run: The run; None outside oppa.
+        at: Position now.
+    """
+    resume = run.resume if run and at.samples == at.start else None
+    return Path(resume.checkpoint) if resume else None
+
+
 def stated_in(checkpoint: Path) -> dict[str, Any]:
     """Return what a checkpoint states; raises ContractError if it was not saved under oppa, or is not complete."""
     if not (checkpoint / POSITION).is_file():

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from torchtitan.distributed import utils as dist_utils  # type: ignore[import-not-found,unused-ignore]
 from torchtitan.trainer import Trainer  # type: ignore[import-not-found,unused-ignore]
 
-from oppa_client.loop.checkpoints import due
+from oppa_client.loop.checkpoints import due, resumed_at
 from oppa_client.loop.position import Position
 from oppa_client.loop.statistics import MeasuredSteps, peak_memory_bytes
 from oppa_client.loop.support import ABILITIES
@@ -147,6 +147,9 @@ class OppaTrainer(Trainer):  # type: ignore[misc,unused-ignore]
                 self.run.saved(self._save())
 
     def _save(self) -> Any:
+        """Save a checkpoint on all ranks, unless the present state is in one, and return its folder."""
+        if resumed := resumed_at(self.run, self.position):
+            return resumed
         stated = {"step": self.step, "samples": self.position.samples, "noise_scale": self._measured.to_dict(), **self._facts()}
         return self.checkpointer.write(self.step, stated)
 

@@ -15,7 +15,7 @@ from transformers.trainer_callback import DefaultFlowCallback
 from transformers.trainer_utils import rotate_checkpoints, seed_worker
 
 from oppa_client import run_files
-from oppa_client.loop.checkpoints import POSITION, require_same, require_step, seed_of, stated_in
+from oppa_client.loop.checkpoints import POSITION, require_same, require_step, resumed_at, seed_of, stated_in
 from oppa_client.loop.position import Position
 from oppa_client.loop.rates import follow, require_lambda
 from oppa_client.loop.samples import SampleOrder, StepBatches
@@ -276,6 +276,8 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         if self.oppa_run is None:
             super()._save_checkpoint(model, trial)
             return
+        if resumed_at(self.oppa_run, self._position):
+            return
         with self._paused("saving"):
             # Older checkpoints go last: until this one is complete and stated, the run resumes from one of them.
             with self._no_limit():
@@ -322,8 +324,8 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         if run is None:
             return super()._finalize_training(trial, num_train_samples, start_time)
         at, state = self._position, self.state
-        checkpoint = None
-        if not run.in_trial:
+        checkpoint = resumed_at(run, at)
+        if not run.in_trial and checkpoint is None:
             if self._saved_at != (state.global_step, len(state.log_history)):
                 self._save_checkpoint(self.model_wrapped, trial)
                 self.control = self.callback_handler.on_save(self.args, state, self.control)
