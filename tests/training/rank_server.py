@@ -24,7 +24,7 @@ import train
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.training.parallel.mesh import open_mesh
-from tests.training import chain_ranks, gradient_ranks, memory_ranks, mixtures
+from tests.training import chain_ranks, gradient_ranks, memory_ranks, mixtures, resuming_ranks
 from tests.training.standing import Ranks
 
 TIMEOUT_S = 60.0
@@ -40,7 +40,7 @@ def trial(folder: Path, rank: int, world: int) -> int:
 
 
 STANDING = {"chain": chain_ranks.run, **gradient_ranks.STANDING}
-FRESH = {"memory": memory_ranks.run, "moe": mixtures.run, **gradient_ranks.FRESH}
+FRESH = {"memory": memory_ranks.run, "moe": mixtures.run, "resuming": resuming_ranks.run, **gradient_ranks.FRESH}
 
 
 def redirect(folder: Path) -> None:

@@ -26,12 +26,12 @@ def save(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh, notes: Map
     """
     staged = stage(replica, spec, mesh)
     try:
-        with _together(mesh, folder, "write"):
+        with together(mesh, folder, "write"):
             if mesh.rank == 0:
                 begin(folder)
-        with _together(mesh, folder, "write"):
+        with together(mesh, folder, "write"):
             write_share(folder, staged.state, staged.layout, mesh.rank)
-        with _together(mesh, folder, "write"):
+        with together(mesh, folder, "write"):
             if mesh.rank == 0:
                 seal(folder, spec.model, steps=staged.steps, notes=notes, ranks=mesh.world)
     except CheckpointError:
@@ -46,7 +46,7 @@ def resume(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh) -> Manif
     Raises:
         CheckpointError: if the checkpoint is incomplete, altered or of another model; the replica is then unusable.
     """
-    with _together(mesh, folder, "read"):
+    with together(mesh, folder, "read"):
         manifest = Manifest.read(folder)
         manifest.require_model(spec.model)
         prepare(replica, manifest.steps, spec.training.moments)
@@ -56,7 +56,7 @@ def resume(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh) -> Manif
 
 
 @contextlib.contextmanager
-def _together(mesh: Mesh, folder: Path, what: str) -> Iterator[None]:
+def together(mesh: Mesh, folder: Path, what: str) -> Iterator[None]:
     """Run the block on all ranks. If one fails, all raise CheckpointError: its own error, or one that names the first failed rank.
 
     Args:

@@ -1,6 +1,7 @@
 """Run one attempt at a training run on its ranks: from the newest checkpoint until all samples are seen or a stop is requested."""
 
 import contextlib
+import json
 import logging
 import math
 import shutil
@@ -17,7 +18,6 @@ from oppa.protocol.messages import ChangeFacts, StepFacts
 from oppa.training.reshard.reconfiguration import LayoutChange, Phase
 from oppa.training.run import ledger
 from oppa.training.run.ledger import PROFILED, SAVED, Ledger, note
-from oppa.training.run.notes import RunNotes
 from oppa.training.run.run_controller import ControllerDecision, RunController
 from oppa.training.run.run_folder import CHECKPOINTS, RunSpec, checkpoint_of, checkpoints, remove_drafts, set_aside, steps_of
 from oppa.training.run.schedule_search_process import ORDER, PROFILE
@@ -107,11 +107,12 @@ class Attempt:
         Raises:
             CheckpointError: that of the newest checkpoint, if none is usable; whether to start again is the user's decision.
         """
-        saved, unusable = checkpoints(self.folder), dict[Path, CheckpointError]()
+        unusable = dict[Path, CheckpointError]()
         with open_run(trial, self.spec.problem.run_options, rank=rank, world=world, rendezvous=rendezvous, on_phase=self._on_phase) as run:
+            saved = self._checkpoints(run)
             for folder in saved:
                 try:
-                    run.resume(folder, _layout_of(folder, trial.configuration))
+                    run.resume(folder, trial.configuration, keep_layout=True)
                 except CheckpointError as error:
                     _log.warning("rank %d: %s", rank, error.message)
                     unusable[folder] = error
@@ -129,6 +130,11 @@ class Attempt:
                 if self._ledger is not None:
                     self._ledger.close()
                 self._schedule.end_search()
+
+    def _checkpoints(self, run: TrainingRun) -> list[Path]:
+        """Return the checkpoints that rank 0 lists. Other ranks follow, because a network file system may show them an older list."""
+        names = [folder.name for folder in checkpoints(self.folder)] if run.mesh.rank == 0 else []
+        return [self.folder / CHECKPOINTS / name for name in json.loads(run.broadcast(json.dumps(names)))]
 
     def _begin(self, run: TrainingRun, checkpoint: Path | None, unusable: Mapping[Path, CheckpointError]) -> None:
         """Open the ledger, and leave only checkpoints in the folder that the run can resume."""
@@ -332,12 +338,6 @@ class Attempt:
         if self._ledger is not None:
             for old in checkpoints(self.folder)[self.spec.problem.run_options.keep :]:
                 shutil.rmtree(old, ignore_errors=True)
-
-
-def _layout_of(checkpoint: Path, wanted: Configuration) -> Configuration:
-    """Return the configuration of a checkpoint, or the wanted one if the numbers of devices differ."""
-    saved = RunNotes.read(checkpoint).configuration
-    return saved if saved.devices == wanted.devices else wanted
 
 
 def _number(value: float) -> float | None:

@@ -5,8 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+import torch
+import torch.distributed as dist
+
+from oppa.errors import CheckpointError
 from oppa.problem.configuration import Configuration
+from oppa.problem.model import Model
 from oppa.training.checkpoint.manifest import MANIFEST, Manifest, damaged
+from oppa.training.checkpoint.saving import together
+from oppa.training.parallel.mesh import Mesh
 from oppa.training.run.learning_rate import Followed
 from oppa.training.statistics.noise_scale import NoiseScale
 
@@ -64,3 +71,33 @@ class RunNotes:
                     raise TypeError(f"`{field.name} = {value!r:.100}`")
         if min(self.step, self.samples, self.elapsed_s, self.reference_batch - 1, *self.local_batches, 0) < 0:
             raise ValueError("a count is negative")
+
+
+def read_together(folder: Path, model: Model, data: Mapping[str, Any], mesh: Mesh) -> RunNotes:
+    """Return the notes of a checkpoint on all ranks, which must find the same.
+
+    Args:
+        folder: The checkpoint.
+        model: Model of the run.
+        data: Values that identify the run's data.
+        mesh: Mesh of all ranks; each of them calls this.
+
+    Raises:
+        CheckpointError: on all ranks, if one cannot read the checkpoint, it is of another model or of other data, or ranks find different
+            ones, as in folders that they do not share.
+    """
+    with together(mesh, folder, "read"):
+        manifest = Manifest.read(folder)
+        manifest.require_model(model)
+        notes = RunNotes.of(manifest, folder)
+        if notes.data != data:
+            raise CheckpointError(f"`{folder}` was trained on other data: {notes.data}, not {data}", hint="keep the job's seed and corpus")
+    mine = torch.tensor([notes.step, notes.samples], device=mesh.device)
+    everyones = mine.new_empty(mesh.world * len(mine))
+    dist.all_gather_single(everyones, mine)
+    first, *others = everyones.view(mesh.world, -1).tolist()
+    for rank, found in enumerate(others, start=1):
+        if found != first:
+            message = f"rank {rank} finds step {found[0]} and {found[1]} samples in `{folder}`, but rank 0 finds {first[0]} and {first[1]}"
+            raise CheckpointError(message, hint="keep the run in a folder that all ranks share")
+    return notes

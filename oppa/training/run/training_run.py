@@ -23,7 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from oppa.errors import CheckpointError, InputError
+from oppa.errors import InputError
 from oppa.pipeline.from_configuration import searches
 from oppa.pipeline.graph import Schedule
 from oppa.problem.configuration import Configuration
@@ -38,7 +38,7 @@ from oppa.training.profiler.memory import keep_pages
 from oppa.training.replica import Replica, same_layout
 from oppa.training.reshard.reconfiguration import LayoutChange, Phase, reconfigured
 from oppa.training.run.learning_rate import Followed, learning_rate
-from oppa.training.run.notes import RunNotes
+from oppa.training.run.notes import RunNotes, read_together
 from oppa.training.run.step import Directive, TrainingStep
 from oppa.training.run.step_consensus import RankReport, agree
 from oppa.training.run.warmup_profiling import WarmupProfiling
@@ -237,15 +237,23 @@ class TrainingRun:
         """
         saving.save(folder, self._made(), self.spec, self.mesh, self._notes().to_dict())
 
-    def resume(self, folder: Path, configuration: Configuration) -> None:
+    def resume(self, folder: Path, configuration: Configuration, *, keep_layout: bool = False) -> None:
         """Resume from a checkpoint of this run, in any configuration with the same number of devices; all ranks call it.
 
+        Args:
+            folder: The checkpoint.
+            configuration: Configuration to resume in.
+            keep_layout: Resume in the checkpoint's configuration instead, if it has the same number of devices.
+
         Raises:
-            CheckpointError: if the checkpoint is incomplete, altered, of another model or of other data. The run cannot step then, but it
-                can resume from another checkpoint.
+            CheckpointError: if the checkpoint is incomplete, altered, of another model or of other data, or ranks find different ones.
+                The run cannot step then, but it can resume from another checkpoint.
         """
-        self.local_batches = _local_batches(folder, configuration)
-        notes = self._restored(folder, configuration)
+        notes = self._notes_of(folder)
+        if keep_layout and notes.configuration.devices == configuration.devices:
+            configuration = notes.configuration
+        self.local_batches = notes.local_batches if notes.configuration == configuration else ()
+        self._restore(folder, notes, configuration)
         self.steps, self.samples, self._reference_batch = notes.step, notes.samples, notes.reference_batch
         self._earlier_s, self._since_s = notes.elapsed_s, time.monotonic()
         self._followed = notes.followed
@@ -261,8 +269,8 @@ class TrainingRun:
             CheckpointError: as `resume`.
         """
         followed = self._followed_by(self.configuration.global_batch, configuration.global_batch)
-        self.local_batches = tuple(local_batches)
-        self._restored(folder, configuration)
+        notes, self.local_batches = self._notes_of(folder), tuple(local_batches)
+        self._restore(folder, notes, configuration)
         self._followed = followed
 
     def close(self) -> None:
@@ -273,22 +281,20 @@ class TrainingRun:
         self._replica = self._worker = None
         gc.collect()  # a model in a reference cycle would outlive its process groups
 
-    def _restored(self, folder: Path, configuration: Configuration) -> RunNotes:
-        """Build a replica with the weights, moments and noise scale of a checkpoint; return the notes of the checkpoint."""
+    def _notes_of(self, folder: Path) -> RunNotes:
+        return read_together(folder, self.spec.model, self._data(), self.mesh)
+
+    def _restore(self, folder: Path, notes: RunNotes, configuration: Configuration) -> None:
+        """Build a replica with the weights, moments and noise scale of a checkpoint."""
         if self._replica is not None or configuration != self.configuration:
             self.close()
             self.spec, self.mesh = dataclasses.replace(self.spec, configuration=configuration), regrouped(self.mesh, configuration)
         replica = self._replica = Replica(self.spec, self.mesh, weights=False, local_batches=self.local_batches)
-        notes = RunNotes.of(saving.resume(folder, replica, self.spec, self.mesh), folder)
-        if notes.data != self._data():
-            raise CheckpointError(
-                f"`{folder}` was trained on other data: {notes.data}, not {self._data()}", hint="keep the job's seed and corpus"
-            )
+        saving.resume(folder, replica, self.spec, self.mesh)
         self.noise_scale = notes.noise_scale
         self._watch(replica)
         if searches(configuration):
             self._profile(replica)
-        return notes
 
     def _made(self) -> Replica:
         """Return this rank's part of the model; the first call creates it."""
@@ -375,15 +381,6 @@ class TrainingRun:
     def _data(self) -> dict[str, Any]:
         """Return values that identify the data that the sample numbers refer to."""
         return {"seed": self.spec.training.seed, "size": self._source.size, "first": _checksum(self._source.samples(range(1)))}
-
-
-def _local_batches(checkpoint: Path, configuration: Configuration) -> tuple[int, ...]:
-    """Return the local batches of a checkpoint, if the run resumes in the same configuration; else none."""
-    try:
-        notes = RunNotes.read(checkpoint)
-    except CheckpointError:  # the error is raised when the checkpoint is loaded
-        return ()
-    return notes.local_batches if notes.configuration == configuration else ()
 
 
 def _checksum(shown: Batch) -> int:

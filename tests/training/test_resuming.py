@@ -1,0 +1,34 @@
+"""All ranks of an attempt go on from one checkpoint, also where the file system shows them different ones."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from oppa.training.run.run_folder import checkpoint_of
+from tests.training.families import configured
+from tests.training.rank_pool import RankPool
+from tests.training.runs import Runs
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def folders(made: Runs) -> list[str]:
+    """Return two folders of a run of two ranks, with its checkpoints after steps 2 and 3."""
+    folder = made.new(configured(dp=2), samples=24, checkpoint_s=1e-6)
+    made.train(folder)
+    return [str(folder), str(made.copy(folder))]
+
+
+def test_ranks_follow_the_first_one_if_they_list_different_checkpoints(folders: list[str], pool: RankPool) -> None:
+    shutil.rmtree(checkpoint_of(Path(folders[0]), 3))
+    assert pool.each("resuming", 2, folders=folders) == [{"step": 2}] * 2
+
+
+def test_ranks_that_find_different_checkpoints_under_one_name_are_refused(folders: list[str], pool: RankPool) -> None:
+    for folder, steps in zip(map(Path, folders), (2, 3), strict=True):
+        shutil.rmtree(checkpoint_of(folder, 5 - steps))
+        checkpoint_of(folder, steps).rename(checkpoint_of(folder, 9))
+    for found in pool.each("resuming", 2, folders=folders):
+        assert found["refused"].startswith("rank 1 finds step 3 and 24 samples in ") and found["refused"].endswith("rank 0 finds 2 and 16")
