@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import math
 import zlib
 from pathlib import Path
@@ -321,6 +322,36 @@ def test_a_run_whose_last_state_cannot_be_saved_fails(made: Runs) -> None:
     with full(50_000), pytest.raises(CheckpointError, match=r"rank 0 cannot write `.*step-12`: "):
         attempt(folder)
     assert not checkpoints(folder) and not drafts(folder)
+
+
+def padded(folder: Path) -> int:
+    """Make a ledger larger than the files of a checkpoint, so that a full disk can refuse the ledger alone; return its size."""
+    (folder / ledger.FILE).write_text(json.dumps({"event": ledger.UNUSABLE, "step": 0, "failure": "-" * 4_000_000}) + "\n")
+    return ledger.size(folder)
+
+
+def test_a_checkpoint_counts_as_saved_while_a_full_disk_refuses_the_ledger(made: Runs) -> None:
+    folder = made.new(configured(), checkpoint_s=0.0)
+    size_bytes = padded(folder)
+    with contextlib.ExitStack() as disk:
+
+        def on_step(step: TrainingStep) -> None:
+            if step.number == 5:
+                disk.enter_context(full(size_bytes))
+            if step.number == 8:
+                disk.close()
+
+        attempt(folder, on_step)
+    assert [line["step"] for line in events(folder, ledger.SAVED)] == [*range(1, 13)] and not events(folder, ledger.UNSAVED)
+
+
+def test_a_state_that_is_saved_already_is_not_saved_again_because_the_ledger_was_refused(made: Runs) -> None:
+    folder = made.new(configured(), checkpoint_s=0.0)
+    size_bytes = padded(folder)
+    with contextlib.ExitStack() as disk, pytest.raises(OSError, match="File too large") as refusal:
+        attempt(folder, lambda step: disk.enter_context(full(size_bytes)) if step.number == 11 else None)
+    assert isinstance(refusal.value.__context__, OSError), "not the error of a checkpoint that exists already"
+    assert checkpoints(folder)[0].name == "step-12"
 
 
 def test_a_damaged_checkpoint_of_the_last_step_is_replaced(made: Runs) -> None:

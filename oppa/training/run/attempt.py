@@ -321,12 +321,11 @@ class Attempt:
         folder, begin_s = checkpoint_of(self.folder, run.steps), time.monotonic()
         self._saved_s = begin_s
         if run.steps == self._kept:  # no step since the last save
+            if must and self._ledger is not None:
+                self._ledger.sync()
             return
         try:
             run.save(folder)
-            if self._ledger is not None:
-                note(self._ledger, SAVED, run, checkpoint=folder.name, seconds=time.monotonic() - begin_s)
-                self._ledger.sync()
         except (CheckpointError, OSError) as error:
             if must:
                 raise
@@ -334,10 +333,22 @@ class Attempt:
             _log.warning("the checkpoint was not saved: %s", why)
             note(self._ledger, ledger.UNSAVED, run, failure=why)
             return
-        self._kept = run.steps
+        self._kept = run.steps  # on all ranks alike, also if rank 0 cannot write the ledger: all of them save again, or none
         if self._ledger is not None:
-            for old in checkpoints(self.folder)[self.spec.problem.run_options.keep :]:
-                shutil.rmtree(old, ignore_errors=True)
+            self._record_saved(self._ledger, folder, run, time.monotonic() - begin_s, must=must)
+
+    def _record_saved(self, written: Ledger, checkpoint: Path, run: TrainingRun, seconds: float, *, must: bool) -> None:
+        """Write a new checkpoint to the ledger, and remove the oldest ones. A failure is raised if `must`; else a later save retries."""
+        try:
+            note(written, SAVED, run, checkpoint=checkpoint.name, seconds=seconds)
+            written.sync()
+        except OSError as error:
+            if must:
+                raise
+            _log.warning("the ledger was not written: %s", reason(error))
+            return
+        for old in checkpoints(self.folder)[self.spec.problem.run_options.keep :]:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _number(value: float) -> float | None:
