@@ -4,7 +4,6 @@ import functools
 import itertools
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -19,30 +18,30 @@ from tests.client import trainer_program
 from tests.client.trainer_program import DEFAULTS, SEED, SIZE, Samples
 from tests.own_trainer.folders import REFERENCE, TOTAL, reported
 from tests.own_trainer.folders import prepare as prepare
+from tests.training.rank_exits import LIMIT_S
+from tests.training.server_process import ServerProcess
 
 SAME = {"rtol": 2e-4, "atol": 2e-6}
 """Tolerance of float32 numbers that are summed in another order, over some ten steps of Adam."""
 
 
 @functools.cache
-def _server(program: str) -> "subprocess.Popen[str]":
-    """Start the process whose forks are a program's ranks; it ends with this one, whose end of the pipe closes."""
+def _server(program: str) -> ServerProcess:
+    """Return the process whose forks are a program's ranks; it ends with this one, whose end of the pipe closes."""
     root = Path(__file__).parents[2]
     alone = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}  # a fork keeps one thread
     environment = {**os.environ, **alone, "PYTHONPATH": f"{root}:{root / 'client'}"}
     command = [sys.executable, "-P", str(Path(__file__).with_name("rank_server.py")), program]
-    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return ServerProcess(command, environment)
 
 
 def run_ranks(folder: Path, ranks: int, name: str = "seen", *, program: Any = trainer_program, **options: Any) -> list[dict[str, Any]]:
     """Train with ranks in an attempt's folder, as under torchrun; return what each rank saw."""
     server, log = _server(program.__name__), folder / f"{name}.log"
-    assert server.stdin is not None and server.stdout is not None
     words = [str(folder), name, json.dumps(options)]
-    request = {"words": words, "world": ranks, "log": str(log), "environment": {"OPPA_TRIAL": str(folder)}}
-    server.stdin.write(json.dumps(request) + "\n")
-    server.stdin.flush()
-    assert json.loads(server.stdout.readline() or "null") == [0] * ranks, log.read_text()[-5000:]
+    environment = {"OPPA_TRIAL": str(folder)}
+    codes = server.request(words=words, world=ranks, log=str(log), environment=environment, limit_s=LIMIT_S)
+    assert codes == [0] * ranks, log.read_text()[-5000:]
     return [torch.load(folder / f"{name}-{rank}.pt", weights_only=False) for rank in range(ranks)]
 
 

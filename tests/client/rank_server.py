@@ -1,7 +1,8 @@
 """Fork the ranks of one program of these tests from a process that has imported it, with the environment that torchrun gives them.
 
-Started as `python -P rank_server.py MODULE`. A line on stdin is a request, `{"words": ..., "world": ..., "log": ..., "environment": ...}`.
-The answer is a line on stdout: the ranks' exit codes. The output of all ranks goes to the file `log`.
+Started as `python -P rank_server.py MODULE` by `ServerProcess`. A line on stdin is a request, `{"number": ..., "words": ..., "world": ...,
+"log": ..., "environment": ..., "limit_s": ...}`. The answer is a line on stdout: its number, and the ranks' exit codes. The output of all
+ranks goes to the file `log`. Ranks that run after `limit_s` are killed.
 """
 
 import importlib
@@ -9,26 +10,30 @@ import json
 import os
 import socket
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.training.rank_exits import exit_codes
+
 
 def main() -> None:
     """Serve requests until stdin ends."""
     program = importlib.import_module(sys.argv[1])
     importlib.import_module("torch._dynamo")  # which every optimizer loads at its first step
+    print(json.dumps(sys.argv[1]), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        threads = len(list(Path("/proc/self/task").iterdir()))
+        until, threads = time.monotonic() + request["limit_s"], len(list(Path("/proc/self/task").iterdir()))
         assert threads == 1, f"a fork would keep one of {threads} threads"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         ranks = [_fork(program, request, rank, port) for rank in range(request["world"])]
-        print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]), flush=True)
+        print(json.dumps({"number": request["number"], "codes": exit_codes(ranks, until)}), flush=True)
 
 
 def _fork(program: Any, request: dict[str, Any], rank: int, port: int) -> int:

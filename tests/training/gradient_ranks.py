@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import json
 import os
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -110,7 +111,8 @@ def joined(program):
 
     def run(folder, rank, world):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
+        meeting = {"init_method": f"file://{folder}/rendezvous", "timeout": timedelta(seconds=60)}
+        dist.init_process_group("gloo", **meeting, rank=rank, world_size=world)
         try:
             # What holds on to a group must be gone before it is: the last reference to a gloo group waits for its threads, and they for us.
             return program(rank, world)

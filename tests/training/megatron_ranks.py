@@ -1,6 +1,7 @@
 """Measure gradients in the buffers of Megatron's DDP on some ranks, and check them against gradients of each sample by plain torch."""
 
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -60,7 +61,7 @@ def measured(rank, ranks, options, steps):
 
 def main(rank, ranks, folder):
     """Measure under each way in which Megatron reduces gradients."""
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks, timeout=timedelta(seconds=60))
     torch.cuda.current_device = lambda: "cpu"  # Megatron places its buffers there
     parallel_state.initialize_model_parallel()
     for options in (

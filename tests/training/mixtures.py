@@ -1,6 +1,7 @@
 """A mixture of experts alone, and two ranks that share its experts or their dimensions."""
 
 import os
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -31,7 +32,8 @@ def run(folder: Path, rank: int, world: int) -> None:
     """Write the output and the gradients of one of two ranks to `<rank>.pt`, by kind of parallelism."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     for kind in ("ep", "tp"):
-        dist.init_process_group("gloo", init_method=f"file://{folder}/{kind}", rank=rank, world_size=world)
+        meeting = {"init_method": f"file://{folder}/{kind}", "timeout": timedelta(seconds=60)}
+        dist.init_process_group("gloo", **meeting, rank=rank, world_size=world)
         write(folder / f"{kind}-{rank}.pt", kind, rank)
         dist.destroy_process_group()
 

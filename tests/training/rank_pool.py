@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Any
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.trials.trial_folder import TrialSpec
+from tests.training.rank_exits import LIMIT_S
+from tests.training.server_process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,9 +21,10 @@ ROOT = Path(__file__).parents[2]
 class RankPool:
     """Runs programs on ranks to their end, one after the other."""
 
-    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
-        self._process, self._folder, self._count = process, folder, 0
-        self.threads_after_import: int = self._answer()
+    def __init__(self, server: ServerProcess, folder: Path) -> None:
+        self._server, self._folder, self._count = server, folder, 0
+        server.start()
+        self.threads_after_import: int = server.greeting
 
     def new_folder(self) -> Path:
         """Return an empty folder for one request."""
@@ -31,13 +33,9 @@ class RankPool:
         folder.mkdir()
         return folder
 
-    def request(self, program: str, world: int, folder: Path) -> list[int]:
-        """Return the exit codes of all ranks."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"program": program, "world": world, "folder": str(folder)}) + "\n")
-        self._process.stdin.flush()
-        codes: list[int] = self._answer()
-        return codes
+    def request(self, program: str, world: int, folder: Path, *, limit_s: float = LIMIT_S) -> list[int]:
+        """Return the exit codes of all ranks, which are killed if they run after `limit_s`."""
+        return self._server.request(program=program, world=world, folder=str(folder), limit_s=limit_s)
 
     def each(self, program: str, world: int, spec: TrialSpec | None = None, **files: object) -> list[Any]:
         """Return the result of each rank; `files` are written as JSON next to the spec."""
@@ -64,10 +62,6 @@ class RankPool:
         """Return the losses of the first steps in one layout."""
         return self.chain(chain(model, [configuration], [steps], training=training))
 
-    def _answer(self) -> Any:
-        assert self._process.stdout is not None
-        return json.loads(self._process.stdout.readline())
-
 
 def chain(model: Model, layouts: Sequence[Configuration], steps: Sequence[int], **options: object) -> dict[str, Any]:
     """Return the order for ranks to go through these layouts, with so many steps in each, as `chain_ranks` describes it."""
@@ -80,7 +74,8 @@ def opened(folder: Path) -> Iterator[RankPool]:
     path = os.pathsep.join(map(str, (ROOT, ROOT / "client", ROOT / "runners", ROOT / "runners" / "torch")))
     command = [sys.executable, "-P", str(Path(__file__).with_name("rank_server.py"))]
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield RankPool(process, folder)
-        assert process.stdin is not None
-        process.stdin.close()
+    server = ServerProcess(command, environment)
+    try:
+        yield RankPool(server, folder)
+    finally:
+        server.end()

@@ -1,7 +1,8 @@
 """Run programs on ranks that are forked from one process, after all imports.
 
-Started as `python -P rank_server.py`. A line on stdin is a request, `{"program": ..., "folder": ..., "world": ...}`. The answer is a line
-on stdout: the ranks' exit codes. Each rank writes its result to `<rank>.json` in the folder, and its output to `stderr.log`.
+Started as `python -P rank_server.py` by `ServerProcess`. A line on stdin is a request, `{"number": ..., "program": ..., "folder": ...,
+"world": ..., "limit_s": ...}`. The answer is a line on stdout: its number, and the ranks' exit codes. Each rank writes its result to
+`<rank>.json` in the folder, and its output to `stderr.log`. Ranks that run after `limit_s` are killed.
 
 Standing ranks serve many requests: they keep their rendezvous and create new process groups for every layout. If one of them fails, all of
 them end, and the next request forks others. The programs in `FRESH` run on ranks of their own, which end with the request.
@@ -15,6 +16,7 @@ import os
 import select
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +27,7 @@ from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.training.parallel.mesh import open_mesh
 from tests.training import chain_ranks, gradient_ranks, memory_ranks, mixtures, resuming_ranks
+from tests.training.rank_exits import exit_codes
 from tests.training.standing import Ranks
 
 TIMEOUT_S = 60.0
@@ -39,8 +42,12 @@ def trial(folder: Path, rank: int, world: int) -> int:
     return int(train.run(folder, rank, world))
 
 
-STANDING = {"chain": chain_ranks.run, **gradient_ranks.STANDING}
-FRESH = {"memory": memory_ranks.run, "moe": mixtures.run, "resuming": resuming_ranks.run, **gradient_ranks.FRESH}
+def hang(*_: object) -> None:
+    time.sleep(3600)
+
+
+STANDING = {"chain": chain_ranks.run, "standing, stuck": hang, "nothing": lambda *_: None, **gradient_ranks.STANDING}
+FRESH = {"memory": memory_ranks.run, "moe": mixtures.run, "resuming": resuming_ranks.run, "stuck": hang, **gradient_ranks.FRESH}
 
 
 def redirect(folder: Path) -> None:
@@ -86,13 +93,19 @@ class StandingRanks:
         for orders, answers in pipes:
             self._close([orders[0], answers[1]])
 
-    def run(self, request: dict) -> list[int]:
-        """Return the exit codes of a request; a code other than 0 means that the ranks are gone."""
-        for pipe in self._requests:
-            os.write(pipe, json.dumps(request).encode() + b"\n")
+    def run(self, request: dict, until: float) -> list[int]:
+        """Return the exit codes of a request; a code other than 0 means that the ranks are gone, as they are at the time `until`."""
+        try:
+            for pipe in self._requests:
+                os.write(pipe, json.dumps(request).encode() + b"\n")
+        except BrokenPipeError:  # a rank has ended since the last request
+            return self.end()
         waiting = set(self._answers)
         while waiting:
-            for pipe in select.select(list(waiting), [], [])[0]:
+            answered = select.select(list(waiting), [], [], max(0.0, until - time.monotonic()))[0]
+            if not answered:
+                return self.end()
+            for pipe in answered:
                 if not os.read(pipe, 1):
                     return self.end()
                 waiting.remove(pipe)
@@ -139,16 +152,16 @@ def main() -> None:
     standing = dict[int, StandingRanks]()
     for line in sys.stdin:
         request = json.loads(line)
-        world = request["world"]
+        world, until = request["world"], time.monotonic() + request["limit_s"]
         if request["program"] in STANDING:
             if world not in standing:
                 standing[world] = StandingRanks(world, Path(request["folder"]))
-            if any(codes := standing[world].run(request)):
+            if any(codes := standing[world].run(request, until)):
                 del standing[world]
         else:
             ranks = [fork(functools.partial(fresh, request, rank)) for rank in range(world)]
-            codes = [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
-        print(json.dumps(codes), flush=True)
+            codes = exit_codes(ranks, until)
+        print(json.dumps({"number": request["number"], "codes": codes}), flush=True)
     for ranks in standing.values():
         with contextlib.suppress(ProcessLookupError):
             ranks.end()
