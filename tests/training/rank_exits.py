@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 LIMIT_S = 240.0
-"""Longest time of a request to a rank server: less than that of a test, so that a hang ends with exit codes and not with the test."""
+"""Longest time of a request to a rank server. It is less than that of a test, so that a hang ends with exit codes."""
 
 
 def exit_codes(ranks: Sequence[int], until: float) -> list[int]:

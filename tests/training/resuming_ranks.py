@@ -1,4 +1,4 @@
-"""Open a run on ranks that see its folder unlike, as on a network file system, and return the step at which each of them goes on."""
+"""Open a run on ranks whose views of its folder differ, as on a network file system; return the step at which each goes on."""
 
 import json
 import os
