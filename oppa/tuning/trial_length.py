@@ -10,13 +10,14 @@ Notation:
 import dataclasses
 import statistics
 from collections.abc import Sequence
-from typing import Self, TypeVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from oppa.tuning.designer import Observation
 
-Values = TypeVar("Values", float, Tensor)
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Values = TypeVar("Values", float, "Tensor")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
