@@ -7,12 +7,10 @@ from pydantic import Field
 from oppa.errors import JobError
 from oppa.problem.bounds import LONGEST_CURRENCY, MOST_GPU_HOURS, MOST_REPEATS, MOST_STEPS
 from oppa.problem.declaration import DeclaredTable, JobCount, Seconds, spell
-from oppa.problem.training import Limits, field_of
+from oppa.problem.training import FEWEST_STEPS, Limits, field_of
 
 COMPILING_S = 600.0
 """Default `trial_time` of a trial that may compile and load for minutes, in seconds."""
-MEASURING = 3
-"""Fewest steps after `settle` that have a throughput: a warm-up, and two that have a variance."""
 
 
 class LimitsTable(DeclaredTable):
@@ -64,10 +62,10 @@ class LimitsTable(DeclaredTable):
 
 def require_steps(limits: Limits) -> None:
     """Raise JobError if a complete trial measures fewer than `q_min` steps, or no throughput."""
-    least = limits.settle + max(limits.q_min, MEASURING)
+    least = limits.settle + max(limits.q_min, FEWEST_STEPS)
     if limits.q_max < least:
         after = f" after `settle = {limits.settle}`" if limits.settle else ""
         message = f"`q_max = {limits.q_max}` is below `q_min = {limits.q_min}`{after}"
         if limits.q_max >= limits.settle + limits.q_min:
-            message = f"`q_max = {limits.q_max}` leaves {limits.q_max - limits.settle} steps{after}, and a throughput needs {MEASURING}"
+            message = f"`q_max = {limits.q_max}` leaves {limits.q_max - limits.settle} steps{after}, and a throughput needs {FEWEST_STEPS}"
         raise JobError(message, hint=f"use at least {least}")

@@ -22,6 +22,8 @@ Over = Literal["micro-batches", "workers"]
 """Gradients that are compared with a step's mean gradient, to estimate its noise."""
 
 
+FEWEST_STEPS = 3
+"""Fewest steps after `settle` that have a throughput: a warm-up, and two that have a variance."""
 COLLECTIVE_TIMEOUT_S = 300.0
 
 LATER = ("max_gpu_hours", "price_per_gpu_hour", "currency", "run_length_s", "settle")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from statistics import NormalDist
 
 from oppa.problem.configuration import Configuration
 from oppa.trials.trial_folder import Outcome
@@ -40,6 +41,13 @@ class Prediction:
             return None
         factor = math.exp(QUANTILE * self.memory_log_stddev)
         return self.memory_bytes / factor, self.memory_bytes * factor
+
+    def probability_fits(self, usable_bytes: float) -> float:
+        """Return the probability that the memory, a log-normal variable, is at most what is usable; 1 if no memory is predicted."""
+        if not self.memory_bytes or self.memory_log_stddev is None:
+            return 1.0
+        room = math.log(usable_bytes / self.memory_bytes)
+        return NormalDist(sigma=self.memory_log_stddev).cdf(room) if self.memory_log_stddev else float(room >= 0)
 
     def covers(self, steps_per_s: float) -> bool:
         """Return whether a measured throughput lies in the predicted 90% interval."""

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oppa.errors import MeasurementError
+from oppa.problem.training import FEWEST_STEPS
 from oppa.trials.step_correlation import neighbour_correlation, variance_of_mean
-from oppa.trials.verdict import FEWEST
 
 TRIAL_STDDEV = 0.03
 """Standard deviation between trials of one configuration, in log units: no trial measures exactly the true throughput."""
@@ -75,7 +75,7 @@ def _relative_variance(t: NDArray[np.float64], least_correlation: float) -> floa
 
 def settled(step_times_s: Sequence[float], settle: int) -> Sequence[float]:
     """Return the times of the steps after the first `settle`; the last three if fewer would be left, as of a trial with other limits."""
-    return step_times_s[min(settle, max(0, len(step_times_s) - FEWEST)) :]
+    return step_times_s[min(settle, max(0, len(step_times_s) - FEWEST_STEPS)) :]
 
 
 def paper_estimate(step_times_s: Sequence[float]) -> ThroughputEstimate:

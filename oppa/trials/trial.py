@@ -10,14 +10,14 @@ from pathlib import Path
 
 from oppa.errors import MeasurementError
 from oppa.private_files import close_to_others
-from oppa.problem.training import Limits
+from oppa.problem.training import FEWEST_STEPS, Limits
 from oppa.problem.trial_values import CACHES
 from oppa.trials import logs, output, trial_folder
 from oppa.trials.launcher import Exit, Launcher
 from oppa.trials.monitor import HANG_S, StopRule, TrialMonitor, writable
 from oppa.trials.throughput import ThroughputEstimate, estimate, settled
 from oppa.trials.trial_folder import Measurement, Outcome, TrialSpec
-from oppa.trials.verdict import FEWEST, TrialVerdict, kernel_oom_kills, verdict
+from oppa.trials.verdict import TrialVerdict, kernel_oom_kills, verdict
 
 POLL_S = 0.015
 
@@ -90,7 +90,7 @@ def run_trial(
 
 def enough_steps(limits: Limits) -> int:
     """Return the steps that measure a trial which ends before it has taken all of them."""
-    return limits.settle + max(limits.q_min, FEWEST)
+    return limits.settle + max(limits.q_min, FEWEST_STEPS)
 
 
 def prepare(folder: Path, spec: TrialSpec) -> None:

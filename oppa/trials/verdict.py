@@ -13,13 +13,11 @@ import math
 import signal
 from pathlib import Path
 
+from oppa.problem.training import FEWEST_STEPS
 from oppa.trials.cgroups import own_group
 from oppa.trials.launcher import Exit, ProcessExit
 from oppa.trials.root_cause import RootCause
 from oppa.trials.trial_folder import Outcome, Report
-
-FEWEST = 3
-"""Fewest steps of a measurement: a warm-up, and two that have a variance."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +83,7 @@ def verdict(
         return TrialVerdict(outcome="completed")
     if stopped_as:
         return TrialVerdict(outcome=stopped_as)
-    if steps >= max(enough, FEWEST):
+    if steps >= max(enough, FEWEST_STEPS):
         return TrialVerdict(outcome="completed")
     return TrialVerdict(outcome="failed", cause=f"ended after {steps} of {wanted} steps", traceback=last_words)
 

@@ -51,10 +51,7 @@ class Explanation:
     @property
     def chance_of_fitting(self) -> float:
         """Return the probability that it fits into memory; 1 if no memory is predicted."""
-        needed, stddev = self.prediction.memory_bytes, self.prediction.memory_log_stddev
-        if needed is None or stddev is None:
-            return 1.0
-        return statistics.NormalDist(math.log(needed), stddev).cdf(math.log(self.usable_bytes))
+        return self.prediction.probability_fits(self.usable_bytes)
 
     @property
     def chance_of_winning(self) -> float:

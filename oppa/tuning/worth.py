@@ -16,11 +16,9 @@ Notation:
 import dataclasses
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
-from oppa.study import Prediction
 from oppa.tuning.comparison import reference_order
 from oppa.tuning.designer import Designer, Observation, Valued, incumbent, measured_rates
 from oppa.tuning.trial_length import TrialLength
@@ -64,16 +62,8 @@ def worth_of(
     gain, prediction, length = designer.expected_gain(candidate), designer.predict(candidate), TrialLength.of(seen)
     if gain is None or prediction is None or length is None:
         return None
-    fits = 1.0 if candidate in measured_rates(seen) else _chance_to_fit(prediction, problem.cluster.usable_bytes)
+    fits = 1.0 if candidate in measured_rates(seen) else prediction.probability_fits(problem.cluster.usable_bytes)
     return TrialWorth(saved_s=rest_s * gain / (1 + gain), trial_s=length.seconds(1 / prediction.steps_per_s, fits))
-
-
-def _chance_to_fit(prediction: Prediction, usable_bytes: float) -> float:
-    """Return the probability that a log-normal memory is at most what is usable; 1 if no memory is predicted."""
-    if not prediction.memory_bytes:
-        return 1.0
-    room = math.log(usable_bytes / prediction.memory_bytes)
-    return NormalDist(sigma=prediction.memory_log_stddev).cdf(room) if prediction.memory_log_stddev else float(room >= 0)
 
 
 def _rest_s(
