@@ -200,6 +200,12 @@ def _check_links(file: _File, source: str) -> None:
         raise InputError(message, hint="give the number of devices of a host that the faster link connects, or remove the table")
 
 
+def whole_memory_bytes(cluster: Cluster) -> int:
+    """Return the whole memory of a cluster's device; the limit, if the catalogue has not the device."""
+    named = cluster.hardware or identify(cluster.device, cluster.usable_bytes) not in (None, GENERIC)
+    return hardware_of(cluster).memory_bytes if named else cluster.memory_limit_bytes
+
+
 def hardware_of(cluster: Cluster) -> Hardware:
     """Return the cluster's device with the cluster's own memory and links and, on a CPU, its share of cores.
 

@@ -114,7 +114,7 @@ def memory(trials: Sequence[Trial], usable_bytes: float) -> MemoryForecast | Non
     lost = [t for t in known if t.outcome == "out_of_memory"]
     if not ran and not lost:
         return None
-    fits = {t.id: (t.prediction.memory_bytes or 0) <= usable_bytes for t in known if t.prediction}
+    fits = {t.id: t.prediction.fits(usable_bytes) for t in known if t.prediction}
     fit_ran, fit_lost = sum(fits[t.id] for t in ran), sum(fits[t.id] for t in lost)
     at_least = [dataclasses.replace(t, memory_bytes=round(usable_bytes)) for t in lost]
     chart = _scattered(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from statistics import NormalDist
 
 from oppa.problem.configuration import Configuration
 from oppa.trials.trial_folder import Outcome
@@ -16,6 +15,8 @@ LEASE_S = 60.0
 """Seconds after the last renewal of a lease at which its tuner loses the trial."""
 QUANTILE = 1.645
 """Standard deviations on either side of the mean that hold 90% of a normal distribution."""
+EVEN = 0.5
+"""Probability from which on a configuration is predicted to fit."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,10 @@ class Prediction:
     log_stddev: float
     """Standard deviation of the logarithm of a trial's throughput around `steps_per_s`."""
     memory_bytes: int | None = None
+    """Peak memory as programs report it. Devices may need more."""
     memory_log_stddev: float | None = None
+    probability_fits: float | None = None
+    """Probability that the device has what the configuration needs; None if memory is not predicted, and in old studies."""
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -42,12 +46,11 @@ class Prediction:
         factor = math.exp(QUANTILE * self.memory_log_stddev)
         return self.memory_bytes / factor, self.memory_bytes * factor
 
-    def probability_fits(self, usable_bytes: float) -> float:
-        """Return the probability that the memory, a log-normal variable, is at most what is usable; 1 if no memory is predicted."""
-        if not self.memory_bytes or self.memory_log_stddev is None:
-            return 1.0
-        room = math.log(usable_bytes / self.memory_bytes)
-        return NormalDist(sigma=self.memory_log_stddev).cdf(room) if self.memory_log_stddev else float(room >= 0)
+    def fits(self, usable_bytes: float) -> bool:
+        """Return whether the configuration is predicted to fit: more probably than not, or if no memory is predicted."""
+        if self.probability_fits is None:
+            return (self.memory_bytes or 0) <= usable_bytes
+        return self.probability_fits >= EVEN
 
     def covers(self, steps_per_s: float) -> bool:
         """Return whether a measured throughput lies in the predicted 90% interval."""

@@ -32,6 +32,7 @@ class _Prediction(BaseModel):
     log_stddev: Annotated[float, Field(ge=0)]
     memory_bytes: Annotated[int, Field(ge=0)] | None = None
     memory_log_stddev: Annotated[float, Field(ge=0)] | None = None
+    probability_fits: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 class _Row(BaseModel):

@@ -51,7 +51,7 @@ class Explanation:
     @property
     def chance_of_fitting(self) -> float:
         """Return the probability that it fits into memory; 1 if no memory is predicted."""
-        return self.prediction.probability_fits(self.usable_bytes)
+        return 1.0 if self.prediction.probability_fits is None else self.prediction.probability_fits
 
     @property
     def chance_of_winning(self) -> float:

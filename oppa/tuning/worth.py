@@ -62,7 +62,7 @@ def worth_of(
     gain, prediction, length = designer.expected_gain(candidate), designer.predict(candidate), TrialLength.of(seen)
     if gain is None or prediction is None or length is None:
         return None
-    fits = 1.0 if candidate in measured_rates(seen) else prediction.probability_fits(problem.cluster.usable_bytes)
+    fits = 1.0 if candidate in measured_rates(seen) or prediction.probability_fits is None else prediction.probability_fits
     return TrialWorth(saved_s=rest_s * gain / (1 + gain), trial_s=length.seconds(1 / prediction.steps_per_s, fits))
 
 
@@ -84,6 +84,6 @@ def _present_log_rate(problem: Problem, candidates: Candidates, designer: Design
         if candidate in measured:
             return measured[candidate]
         expected = None if candidate in tried else designer.predict(candidate)
-        if expected is not None and (expected.memory_bytes or 0) <= problem.cluster.usable_bytes:
+        if expected is not None and expected.fits(problem.cluster.usable_bytes):
             return math.log(expected.steps_per_s)
     return math.inf

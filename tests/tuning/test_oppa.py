@@ -9,7 +9,7 @@ import torch
 from oppa.problem.training import SearchOptions
 from oppa.study import Prediction
 from oppa.tuning.acquisition import bound
-from oppa.tuning.designers.choice import ODD_MEMORY, fits, value_of_new
+from oppa.tuning.designers.choice import ODD_MEMORY, probability_fits, value_of_new
 from oppa.tuning.designers.oppa import FAILURES_IN_A_ROW, TOO_LARGE, Oppa
 from oppa.tuning.surrogate.distributions import Normal
 from oppa.tuning.trial_length import TrialLength
@@ -300,7 +300,7 @@ def test_what_it_suggests_gains_most_per_second_once_something_ran_to_its_end(de
     chosen = designer.suggest(set(tried))
     open_ = [each for each in range(len(candidates)) if each not in tried and not designer.infeasible[each]]
     rate, slack = designer.averaged_rate.of_candidates(torch.tensor(open_)), designer.log_slack.of_candidates(torch.tensor(open_))
-    seconds = TrialLength(start_s=60.0, steps=STEPS).seconds((-rate.mean).exp(), fits(slack))
+    seconds = TrialLength(start_s=60.0, steps=STEPS).seconds((-rate.mean).exp(), probability_fits(slack))
     paces = {each: designer.expected_gain(each) / float(takes) for each, takes in zip(open_, seconds, strict=True)}
     assert paces[chosen] == max(paces.values()) > 0
     assert designer.expected_gain(tried[-1]) == 0  # the only contender

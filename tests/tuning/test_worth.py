@@ -57,23 +57,21 @@ def test_a_gain_of_a_quarter_saves_a_fifth_of_the_run_and_a_trial_takes_its_star
 
 
 class Tight(Expecting):
-    """Designs with a stated prediction of memory."""
+    """Designs with a stated probability to fit."""
 
-    def __init__(self, memory_bytes: int, stddev: float | None) -> None:
+    def __init__(self, probability: float | None) -> None:
         super().__init__(0.25)
-        self.memory = {"memory_bytes": memory_bytes, "memory_log_stddev": stddev}
+        self.probability = probability
 
     def predict(self, candidate):
-        return Prediction(steps_per_s=4.0, log_stddev=0.1, **self.memory)
+        return Prediction(steps_per_s=4.0, log_stddev=0.1, probability_fits=self.probability)
 
 
-@pytest.mark.parametrize(
-    ("share", "stddev", "fits"), [(1.0, 0.1, 0.5), (math.exp(0.1), 0.1, 0.1587), (0.5, 0.1, 1.0), (0.99, None, 1.0), (1.01, 0.0, 0.0)]
-)
-def test_a_trial_that_may_not_fit_takes_its_steps_only_if_it_fits(share, stddev, fits, stated, candidates) -> None:
+@pytest.mark.parametrize(("probability", "fits"), [(0.5, 0.5), (0.1587, 0.1587), (1.0, 1.0), (None, 1.0), (0.0, 0.0)])
+def test_a_trial_that_may_not_fit_takes_its_steps_only_if_it_fits(probability, fits, stated, candidates) -> None:
     """A repeat of what was measured fits."""
-    designer = Tight(round(share * stated.cluster.usable_bytes), stddev)
-    assert worth_of(stated, candidates, designer, TRIALS, 1).trial_s == pytest.approx(60 + fits * 20 / 4, abs=0.01)
+    designer = Tight(probability)
+    assert worth_of(stated, candidates, designer, TRIALS, 1).trial_s == pytest.approx(60 + fits * 20 / 4)
     assert worth_of(stated, candidates, designer, TRIALS, 0).trial_s == pytest.approx(60 + 20 / 4)
 
 

@@ -25,7 +25,7 @@ from oppa.study import Prediction
 from oppa.table.origin import Method
 from oppa.tuning import expected_loss
 from oppa.tuning.designer import Known, Observation, by_candidate, failing, free, groups
-from oppa.tuning.designers.choice import ODD_MEMORY, ODD_MEMORY_STDDEV
+from oppa.tuning.designers.choice import probability_fits
 from oppa.tuning.designers.oppa import FAILURES_IN_A_ROW, Oppa
 from oppa.tuning.designers.random_search import RandomSearch
 from oppa.tuning.designers.targets import trial_variance
@@ -155,20 +155,20 @@ class ActiveProfiling:
         if not measured:
             return []
         rate, fits = self._belief()
-        needed = self._surrogate.needed_bytes()
+        reported = self._surrogate.reported_bytes()
         alike: dict[tuple[int, float], list[int]] = {}
         for candidate in (fits >= SAFE).nonzero()[:, 0].tolist():
             alike.setdefault((int(self._strategies[candidate]), float(self._batches[candidate])), []).append(candidate)
         fastest = {max(group, key=lambda each: float(rate.mean[each])) for group in alike.values()}
-        return [self._row(each, rate, float(needed[each]), measured=each in measured) for each in sorted(fastest | measured.keys())]
+        return [self._row(each, rate, float(reported[each]), measured=each in measured) for each in sorted(fastest | measured.keys())]
 
     def seconds_of_all(self) -> float:
         """Return the seconds that full trials of all candidates would take. The steps of each count with its probability of fitting."""
         rate, fits = self._belief()
         return float((self._setup_s() + fits * self._q_max * (-rate.mean).exp()).sum())
 
-    def _row(self, candidate: int, rate: Normal, needed_bytes: float, *, measured: bool) -> Known:
-        own = [seen.memory_bytes for seen in self._seen if seen.candidate == candidate] if measured else [round(needed_bytes)]
+    def _row(self, candidate: int, rate: Normal, reported_bytes: float, *, measured: bool) -> Known:
+        own = [seen.memory_bytes for seen in self._seen if seen.candidate == candidate] if measured else [round(reported_bytes)]
         return Known(
             candidate=candidate,
             log_rate=float(rate.mean[candidate]),
@@ -199,13 +199,11 @@ class ActiveProfiling:
 
         It is 1 for candidates that ran, and 0 for those that did not or are ruled out. The others may be outliers.
         """
-        slack = self._surrogate.log_slack.of_candidates(slice(None))
-        doubted = (slack.stddev.square() + ODD_MEMORY_STDDEV**2).sqrt()
-        fits = (1 - ODD_MEMORY) * torch.special.ndtr(-slack.mean / slack.stddev) + ODD_MEMORY * torch.special.ndtr(-slack.mean / doubted)
+        fits = probability_fits(self._surrogate.log_slack.of_candidates(slice(None)))
         fits[self._surrogate.infeasible] = 0.0
         fits[[seen.candidate for seen in self._seen]] = 0.0
         fits[list(self._measured())] = 1.0
-        return torch.as_tensor(fits)
+        return fits
 
     def _odd_variance(self) -> Tensor:
         """Return the variance of an outlier for candidates that never ran, and 0 for the others, shape (N,)."""

@@ -45,7 +45,7 @@ def most_valuable(
     noise, (numbers, known) = trial_variance(seen), contenders(log_rate, returnable)
     at_rest = torch.tensor([candidate not in running for candidate in numbers.tolist()])
     again, incumbent = value_of_repeats(known, noise) * at_rest, float(known.mean.max())
-    cost = _seconds(length, rate, fits(slack))
+    cost = _seconds(length, rate, probability_fits(slack))
     best = (value_of_new(rate, slack, noise, incumbent=incumbent) / cost).topk(min(CONTENDERS, len(rows))).indices.sort().values
     rows, slack, cost = rows[best], Normal(slack.mean[best], slack.stddev[best]), cost[best]
     new = log_rate.expected(lambda expert: value_of_new(expert.upside(rows), slack, noise, incumbent=incumbent)) / cost
@@ -93,7 +93,7 @@ def most_promising(rows: Tensor, rate: Normal, slack: Normal) -> int:
     return int(rows[(rate.mean + torch.special.log_ndtr(-slack.mean / slack.stddev)).argmax()])
 
 
-def fits(slack: Normal) -> Tensor:
+def probability_fits(slack: Normal) -> Tensor:
     """Return the probability that each candidate fits in memory, shape (n,)."""
     modelled, otherwise = (torch.special.ndtr(-each.mean / each.stddev) for each in (slack, _doubted(slack)))
     return torch.as_tensor((1 - ODD_MEMORY) * modelled + ODD_MEMORY * otherwise)

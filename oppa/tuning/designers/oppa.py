@@ -25,7 +25,7 @@ from oppa.study import Prediction, Trial
 from oppa.study.records import VERIFICATION
 from oppa.tuning.calibration import widening
 from oppa.tuning.designer import Observation, free, short_of_memory, standings
-from oppa.tuning.designers.choice import expected_gain, most_promising, most_valuable
+from oppa.tuning.designers.choice import expected_gain, most_promising, most_valuable, probability_fits
 from oppa.tuning.designers.processes import (
     MEMORY_RESIDUAL,
     PLAIN_RESIDUAL,
@@ -103,7 +103,7 @@ class Oppa:
             self.averaged_rate = ModelAverage((self.log_rate, other), (1 - MODEL_WRONG, MODEL_WRONG))
         room: MeanFunction = CostModel(memory_formula, work, size, offset=math.log(self.limit_bytes))
         room = with_effects(room, candidates, unknown, spread=MEMORY_SPREAD)
-        self.log_slack = memory_process(candidates, encoding, room, residual=MEMORY_RESIDUAL)
+        self.log_slack = memory_process(problem, candidates, encoding, room, residual=MEMORY_RESIDUAL)
         self.pruning = Pruning(work, candidates, [parameter.name for parameter in unknown])
         self._problem = problem
         self._chance = RandomSearch(problem, candidates, seed=seed)
@@ -184,9 +184,9 @@ class Oppa:
 
     def _is_misled(self) -> bool:
         """Return whether trials in a row measured nothing though they were expected to fit, so that the model must be wrong."""
-        log_limit, unexpected = math.log(self.limit_bytes), 0
+        unexpected = 0
         for seen in self._seen:
-            expected = seen.prediction is None or math.log(seen.prediction.memory_bytes or 1) < log_limit
+            expected = seen.prediction is None or seen.prediction.fits(self.limit_bytes)
             unexpected = 0 if seen.measured else unexpected + expected
         return unexpected >= FAILURES_IN_A_ROW
 
@@ -198,22 +198,24 @@ class Oppa:
         """Return the mask of candidates that are predicted to fit and are not ruled out, shape (N,)."""
         return (self.log_slack.at(slice(None)).mean <= 0) & ~self.infeasible
 
-    def needed_bytes(self) -> Tensor:
-        """Return the predicted peak memory of each candidate in bytes, shape (N,)."""
-        return self.limit_bytes * self.log_slack.at(slice(None)).mean.exp()
+    def reported_bytes(self) -> Tensor:
+        """Return the peak memory in bytes that a trial of each candidate is predicted to report, shape (N,)."""
+        return self.limit_bytes * self.log_slack.at(slice(None), measured=True).mean.exp()
 
     def predict(self, candidate: int) -> Prediction:
         """Return the prediction for a trial of the candidate."""
         rows = torch.tensor([candidate])
-        rate, slack = self.averaged_rate.likeliest.of_candidate(candidate), self.log_slack.of_candidates(rows)
-        needed, needed_stddev = round(self.limit_bytes * math.exp(slack.mean)), float(slack.stddev)
+        rate, peak = self.averaged_rate.likeliest.of_candidate(candidate), self.log_slack.of_candidates(rows, measured=True)
+        peak_bytes, peak_stddev = round(self.limit_bytes * math.exp(peak.mean)), float(peak.stddev)
+        probability = float(probability_fits(self.log_slack.of_candidates(rows)))
         if known := [seen.memory_bytes for seen in self._seen if seen.candidate == candidate and seen.measured and seen.memory_bytes]:
-            needed, needed_stddev = known[-1], MEMORY_AGAIN
+            peak_bytes, peak_stddev, probability = known[-1], MEMORY_AGAIN, 1.0
         return Prediction(
             steps_per_s=math.exp(rate.mean),
             log_stddev=math.hypot(rate.stddev, math.sqrt(trial_variance(self._seen))) * self.widening,
-            memory_bytes=needed,
-            memory_log_stddev=needed_stddev,
+            memory_bytes=peak_bytes,
+            memory_log_stddev=peak_stddev,
+            probability_fits=probability,
         )
 
 

@@ -52,12 +52,14 @@ def slacks(observations: Sequence[Observation], log_limit: float, *, failures: b
     of_memory = memory_trials(observations) if failures else filter(tells_memory, observations)
     seen = [trials[-1] for _, trials in sorted(by_candidate(of_memory).items())]
     sides = [1.0 if o.outcome == "out_of_memory" or not o.measured else 0.0 if o.memory_bytes else -1.0 for o in seen]
+    reported = [0.0 if side else math.log(o.memory_bytes or 1) - log_limit for o, side in zip(seen, sides, strict=True)]
     return Data(
         rows=torch.tensor([o.candidate for o in seen], dtype=torch.long),
-        target=column([0.0 if side else math.log(o.memory_bytes or 1) - log_limit for o, side in zip(seen, sides, strict=True)]),
+        target=column(reported),
         noise=column([0.0] * len(seen)),
         side=column(sides),
         odds=column([OTHER_CAUSES if o.outcome == "failed" else 0.0 for o in seen]),
+        most_short=min((-value for value, side in zip(reported, sides, strict=True) if not side), default=math.inf),
     )
 
 

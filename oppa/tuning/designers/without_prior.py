@@ -40,7 +40,7 @@ class WithoutPrior:
         unknown = varying_extras(candidates) if problem.has_prior else varying(candidates)
         rate, memory = (MainEffects(constant(candidates), candidates, unknown, spread=spread) for spread in (RATE_SPREAD, MEMORY_SPREAD))
         self.log_rate = rate_process(problem, candidates, points, rate, residual=residual)
-        self.log_slack = memory_process(candidates, points, memory, residual=residual)
+        self.log_slack = memory_process(problem, candidates, points, memory, residual=residual)
         self._problem = problem
         self._chance = RandomSearch(problem, candidates, seed=seed)
         self._seen: list[Observation] = []

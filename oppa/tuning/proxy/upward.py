@@ -33,7 +33,7 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.study import Prediction
 from oppa.tuning.designer import Observation, free, short_of_memory, standings
-from oppa.tuning.designers.choice import most_promising, value_of_new
+from oppa.tuning.designers.choice import most_promising, probability_fits, value_of_new
 from oppa.tuning.designers.oppa import MODEL_WRONG, TOO_LARGE
 from oppa.tuning.designers.processes import (
     MEMORY_RESIDUAL,
@@ -96,7 +96,7 @@ class Upward:
             [rate_process(proxy.problem, both, points, mean, residual=residual) for mean, residual in means],
             (*([(1 - MODEL_WRONG) / len(physical)] * len(physical)), MODEL_WRONG),
         )
-        self.log_slack = memory_process(both, points, room, residual=MEMORY_RESIDUAL)
+        self.log_slack = memory_process(problem, both, points, room, residual=MEMORY_RESIDUAL)
         self.pruning = Pruning(work, both, [parameter.name for parameter in unknown])
         self.unseen_variance = RATE_NUGGET**2 * (problem.cluster.hosts - proxy.problem.cluster.hosts)
         """Variance of log throughput that the hosts add which the smaller size lacks: any of them may be slow."""
@@ -150,15 +150,17 @@ class Upward:
 
     def predict(self, candidate: int) -> Prediction:
         """Return the prediction for a trial of a full-size candidate."""
-        (rate, slack), rows = self.of_candidates(torch.tensor([candidate])), self.log_rate.observed == candidate
+        numbers, rows = torch.tensor([candidate]), self.log_rate.observed == candidate
+        (rate, slack), peak = self.of_candidates(numbers), self.log_slack.of_candidates(numbers, measured=True)
         if rows.any():
             known = self.log_rate.likeliest.of_candidate(candidate)
             rate = Normal(known.mean, known.stddev)
         return Prediction(
             steps_per_s=math.exp(rate.mean),
             log_stddev=math.hypot(rate.stddev, math.sqrt(trial_variance(self._seen))),
-            memory_bytes=round(self._limit_bytes * math.exp(slack.mean)),
-            memory_log_stddev=float(slack.stddev),
+            memory_bytes=round(self._limit_bytes * math.exp(peak.mean)),
+            memory_log_stddev=float(peak.stddev),
+            probability_fits=float(probability_fits(slack)),
         )
 
     def _learn(self, observations: Sequence[Observation]) -> None:

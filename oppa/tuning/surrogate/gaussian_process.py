@@ -7,12 +7,16 @@ integrated out, linearised around their mode. With standard normal shifts, the s
 and the process stays Gaussian. Gauss-Newton steps for the mode alternate with MAP fits of the kernel's hyper-parameters. Beyond f, each
 candidate has a nugget: a deviation that no neighbour shares. The variance of nuggets is learned, too.
 
+All measured values may fall short of f by one unknown amount, as programs report less memory than devices need. This shortfall is one more
+coefficient, of the measured values alone: bounds are on f itself.
+
 Notation (N candidates, n observations, p encoded parameters, k coefficients):
     points     encoded candidates in [0, 1]                                 (N, p)
     layouts    layout numbers, equal for candidates of one layout           (N,)
     slopes     slopes of the cost model                                     (N, k)
     centre     cost model with all shifts at 0, as linearised at the mode   (N,)
-    inputs     points, layout, slopes, centre, side by side                 (n, p + k + 2)
+    inputs     points, layout, slopes, centre, side by side; with a
+               shortfall, its slope follows the others                      (n, p + k + 2) or (n, p + k + 3)
     target     log throughput, or log(memory / limit); a bound where censored           (n,)
     noise      known variance of each observation's target                  (n,)
 
@@ -21,7 +25,7 @@ Every candidate is observed once: repeated measurements enter as their mean, wit
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from botorch.models import SingleTaskGP
@@ -31,6 +35,7 @@ from gpytorch.kernels import AdditiveKernel, Kernel, LinearKernel, MaternKernel,
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.means import Mean
 from gpytorch.priors import LogNormalPrior
+from scipy.special import log_ndtr
 from torch import Tensor
 
 from oppa.tuning.surrogate import censoring, outliers
@@ -74,15 +79,45 @@ class Data:
     """1 where the target is a lower bound, -1 where it is an upper bound, 0 where a value was measured."""
     odds: Tensor
     """Likelihood of the other side of a bound, relative to that of its own; 0 where the bound is certain."""
+    most_short: float = math.inf
+    """Largest shortfall that agrees with the measured values: what ran did not need more than the limit."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
 
+class Shortfall(NamedTuple):
+    """Describes by how much measured values are below the quantity, in log units: a normal variable that all of them share."""
+
+    mean: float = 0.0
+    stddev: float = 0.0
+    """Standard deviation; 0 for no shortfall."""
+
+    def at_most(self, bound: float) -> "Shortfall":
+        """Return the normal variable with the moments of this one below a soft bound (Rasmussen & Williams 2006, eqs. 3.82 to 3.85)."""
+        if not self.stddev or bound == math.inf:
+            return self
+        total = math.hypot(self.stddev, SOFTNESS)
+        z = (bound - self.mean) / total
+        ratio = math.exp(-0.5 * z**2 - 0.5 * math.log(2 * math.pi) - float(log_ndtr(z)))  # phi / Phi
+        variance = self.stddev**2 - self.stddev**4 / total**2 * ratio * (z + ratio)
+        return Shortfall(self.mean - self.stddev**2 / total * ratio, math.sqrt(variance))
+
+
 class GaussianProcess:
     """Holds the posterior of one quantity at every candidate."""
 
-    def __init__(self, points: Tensor, layouts: Tensor, cost: MeanFunction, *, layout: float, residual: float, nugget: float) -> None:
+    def __init__(
+        self,
+        points: Tensor,
+        layouts: Tensor,
+        cost: MeanFunction,
+        *,
+        layout: float,
+        residual: float,
+        nugget: float,
+        shortfall: Shortfall = Shortfall(),  # noqa: B008  # it is a constant
+    ) -> None:
         """Set up the prior; its widths are standard deviations in log units.
 
         Args:
@@ -92,9 +127,11 @@ class GaussianProcess:
             layout: Expected error of the mean for a whole layout.
             residual: Expected error beyond that.
             nugget: Expected size of nuggets.
+            shortfall: By how much measured values are below the quantity.
         """
         use_one_thread()
         self.points, self.layouts, self.cost = points, layouts.to(points.dtype), cost
+        self._expected_shortfall = self._shortfall = shortfall
         self._widths = layout, residual
         self._grid = GRID / torch.tensor([belief.spread for belief in cost.beliefs.values()], dtype=torch.float64)
         self._expected_nugget = nugget
@@ -127,6 +164,7 @@ class GaussianProcess:
     def learn(self, data: Data) -> None:
         """Fit coefficients and kernel to the observations. Every fit begins at the prior, so that it depends on them alone."""
         self._begin_anew()
+        self._shortfall = self._expected_shortfall.at_most(data.most_short)
         self.only_upper_bounds = bool((data.side < 0).all())
         anchors: list[Tensor] = []
         for _ in range(ROUNDS):
@@ -135,7 +173,7 @@ class GaussianProcess:
                 self._anchor = nearest
                 anchors.append(nearest)
             value, slopes = self.cost.linearised(self._anchor, data.rows)
-            inputs = self._inputs(data.rows, slopes, value - slopes @ self._anchor)
+            inputs = self._inputs(data.rows, *self._short(slopes, value - slopes @ self._anchor, data.side == 0))
             target, noise, log_odd = self._stand_ins(inputs, data)
             model = self._model(inputs, target, noise)
             fit(model)
@@ -151,21 +189,22 @@ class GaussianProcess:
         self.shift = torch.zeros(len(self.cost.names), dtype=torch.float64)
         self.shift_covariance = torch.eye(len(self.shift), dtype=torch.float64)
         self._anchor = self.shift
-        self.kernel: Any = _kernel(self.points.shape[1], len(self.shift), *self._widths)
+        self.kernel: Any = _kernel(self.points.shape[1], len(self.shift) + (self._shortfall.stddev > 0), *self._widths)
         self._log_noise = 2 * math.log(self._expected_nugget)
 
     @torch.inference_mode()
-    def at(self, rows: Tensor | slice) -> Normal:
-        """Return the posterior at candidates, by number, without nuggets."""
+    def at(self, rows: Tensor | slice, *, measured: bool = False) -> Normal:
+        """Return the posterior at candidates, by number, without nuggets: of f, or of what is measured of it."""
         slopes, centre = (table[rows] for table in self._linearised())
+        slopes, centre = self._short(slopes, centre, measured)
         if self._posterior is None:
             residual, offset, _ = self.kernel.kernels
             return Normal(centre, (residual.outputscale + offset.outputscale + slopes.square().sum(dim=1)).sqrt())
         return self._posterior.at(self.points[rows], self.layouts[rows], slopes, centre)
 
-    def of_candidates(self, rows: Tensor | slice) -> Normal:
-        """Return the posterior of candidates that were never tried, nuggets included."""
-        belief = self.at(rows)
+    def of_candidates(self, rows: Tensor | slice, *, measured: bool = False) -> Normal:
+        """Return the posterior of candidates that were never tried, nuggets included: of f, or of what is measured of it."""
+        belief = self.at(rows, measured=measured)
         return Normal(belief.mean, (belief.stddev.square() + self.nugget**2).sqrt())
 
     @torch.inference_mode()
@@ -196,6 +235,7 @@ class GaussianProcess:
     def jointly(self, rows: Tensor) -> Joint:
         """Return the joint posterior of candidates, tried or not, nuggets included. Its marginals are those of `of_candidate`."""
         slopes, centre = (table[rows] for table in self._linearised())
+        slopes, centre = self._short(slopes, centre, False)
         posterior = self._posterior or Posterior.before(self.kernel, p=self.points.shape[1], k=slopes.shape[1])
         same = rows[:, None] == self.observed
         own = same * (posterior.noise - self._known)  # the inflated noise of an outlier is its own, too
@@ -212,9 +252,9 @@ class GaussianProcess:
         return Normal(known.mean[tried], known.stddev[tried])
 
     def inputs(self, rows: Tensor) -> Tensor:
-        """Return the inputs of `model` for candidates, by number, shape (m, p + k + 2)."""
-        slopes, centre = self._linearised()
-        return self._inputs(rows, slopes[rows], centre[rows])
+        """Return the inputs of `model` for candidates, by number, whose values are f itself."""
+        slopes, centre = (table[rows] for table in self._linearised())
+        return self._inputs(rows, *self._short(slopes, centre, False))
 
     @property
     def log_determinant(self) -> float:
@@ -229,6 +269,17 @@ class GaussianProcess:
     def _inputs(self, rows: Tensor, slopes: Tensor, centre: Tensor) -> Tensor:
         return torch.cat([self.points[rows], self.layouts[rows, None], slopes, centre[:, None]], dim=1)
 
+    def _short(self, slopes: Tensor, centre: Tensor, measured: Tensor | bool) -> tuple[Tensor, Tensor]:
+        """Return slopes and centre with the shortfall of values that are measured; the same if there is no shortfall.
+
+        Args:
+            slopes: Slopes of the cost model, shape (n, k).
+            centre: Its value with all shifts at 0, shape (n,).
+            measured: Which values are measured, shape (n,), or whether all are.
+        """
+        (mean, stddev), short = self._shortfall, torch.as_tensor(measured).to(slopes).expand(len(slopes))
+        return (torch.cat([slopes, -stddev * short[:, None]], dim=1), centre - mean * short) if stddev else (slopes, centre)
+
     def _linearised(self) -> tuple[Tensor, Tensor]:
         """Return slopes and centre of all candidates, linearised where the observations were."""
         if self._tables is None or not torch.equal(self._tables[0], self._anchor):
@@ -238,8 +289,9 @@ class GaussianProcess:
 
     def _move(self, posterior: Posterior) -> float:
         """Move the coefficients towards their new mode, each by at most STRIDE; return the largest move."""
-        mode, self.shift_covariance = posterior.features()
-        step = (mode - self.shift).clamp(-STRIDE, STRIDE)
+        (mode, covariance), k = posterior.features(), len(self.shift)
+        self.shift_covariance = covariance[:k, :k]
+        step = (mode[:k] - self.shift).clamp(-STRIDE, STRIDE)
         self.shift = self.shift + step
         return float(step.abs().max())
 
