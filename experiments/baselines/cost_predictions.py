@@ -7,6 +7,7 @@ Notation (N candidates, p encoded parameters):
 """
 
 import dataclasses
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ class CostPredictions:
 
 
 def cost_predictions(problem: Problem, candidates: Candidates) -> CostPredictions:
-    """Return the predictions of `oppa` before any trial.
+    """Return the predictions of `oppa` before any trial. Opponents compare all memory with the stated limit.
 
     Raises:
         InputError: the cost model does not apply to the job.
@@ -40,4 +41,5 @@ def cost_predictions(problem: Problem, candidates: Candidates) -> CostPrediction
         raise InputError("this designer needs the cost model, which predicts only jobs with [model] and no [objective]", hint=MODEL_HINT)
     prior = Oppa(problem, candidates, seed=0, doubts=False)
     rate, slack = prior.log_rate.at(slice(None)).mean, prior.log_slack.at(slice(None))
+    slack = Normal(slack.mean + math.log(prior.limits.predicted / prior.limits.stated), slack.stddev)
     return CostPredictions(rate=rate, slack=slack, points=np.column_stack([encode(candidates), -rate, slack.mean]))

@@ -17,6 +17,7 @@ from experiments.baselines.random_first import RANDOM_TRIALS
 from oppa.cost import paper
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.facts import workload_of
+from oppa.cost.memory_limits import MemoryLimits
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.tuning.designer import Observation, at_random, first_free
@@ -35,7 +36,7 @@ class FittedCostModel:
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
         torch.set_num_threads(1)
         self._work = workload_of(problem, candidates)
-        self._limit = float(problem.cluster.usable_bytes)
+        self._limit = problem.cluster.usable_bytes
         self._chance = RandomSearch(problem, candidates, seed=seed)
         self._seen: list[Observation] = []
         self._order: list[int] = []
@@ -68,7 +69,7 @@ class FittedCostModel:
 
     def _fit_memory(self) -> Coefficients:
         """Fit memory. A trial that ran out of it counts as the limit, at which the formula is cut off (eq. 21)."""
-        seen = slacks(self._seen, math.log(self._limit))
+        seen = slacks(self._seen, MemoryLimits.plain(self._limit))
         work, start = self._work.take(seen.rows), dict.fromkeys(paper.MEMORY, self._limit / len(paper.MEMORY))
         return fitted(lambda c: paper.memory(work, c, self._limit), seen.target + math.log(self._limit), start)
 

@@ -27,6 +27,7 @@ from experiments.baselines.cost_predictions import cost_predictions
 from experiments.baselines.improvement import log_chance, log_improvement
 from oppa.cost.beliefs import framework_of
 from oppa.cost.facts import workload_of
+from oppa.cost.memory_limits import MemoryLimits
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.random_streams import stream
@@ -54,7 +55,7 @@ class PhysicsForest:
         self._predicted = cost_predictions(problem, candidates)
         unknown = varying_extras(candidates, framework_of(problem).reads(candidates.space.names))
         self._pruning = Pruning(workload_of(problem, candidates), candidates, [parameter.name for parameter in unknown])
-        self._log_limit = math.log(problem.cluster.usable_bytes)
+        self._limits = MemoryLimits.plain(problem.cluster.usable_bytes)
         self._seed, self._grow = seed, grow
         self._seen: list[Observation] = []
 
@@ -87,7 +88,7 @@ class PhysicsForest:
 
     def _slack(self, rows: Tensor, seed: int) -> Normal:
         """Return log(memory / limit). A trial that only shows a bound counts as the bound, or as its prediction if that is beyond it."""
-        seen, predicted = slacks(self._seen, self._log_limit), self._predicted.slack
+        seen, predicted = slacks(self._seen, self._limits), self._predicted.slack
         if not len(seen):
             return Normal(predicted.mean[rows], predicted.stddev[rows])
         errors = seen.target - predicted.mean[seen.rows]

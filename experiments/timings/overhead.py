@@ -123,7 +123,7 @@ def observations(designer: Oppa, count: int, seed: int) -> list[Observation]:
             outcome="out_of_memory" if over > 0 else "completed",
             log_steps_per_s=None if over > 0 else speed + error,
             log_variance=1e-4,
-            memory_bytes=None if over > 0 else round(designer.limit_bytes * math.exp(over)),
+            memory_bytes=None if over > 0 else round(designer.limits.reported * math.exp(over)),
         )
         for row, speed, over, error in zip(rows, rate.mean.tolist(), slack.mean.tolist(), off, strict=True)
     ]

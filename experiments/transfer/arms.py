@@ -102,7 +102,7 @@ def _misleading(target: str, seed: int) -> StudyLesson:
     log_rate = rate.at(_worst_shift(rate, known, random), torch.from_numpy(chosen)).tolist()
     slack = memory.at(_shift(memory, random), torch.from_numpy(chosen)).tolist()
     invented = zip(chosen.tolist(), log_rate, slack, strict=True)
-    designer.update([_invented(*each, limit_bytes=designer.limit_bytes) for each in invented])
+    designer.update([_invented(*each, limit_bytes=designer.limits.reported) for each in invented])
     return _at(lesson(designer, "misleading"), elsewhere, known.problem)
 
 

@@ -1,5 +1,6 @@
 """Convert the candidates of a job into a workload."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from oppa.cost.beliefs import framework_of, keeps_traced_activations
 from oppa.cost.framework import FrameworkPrior
 from oppa.cost.hardware import Hardware, hardware_of
+from oppa.cost.memory_limits import memory_limits
 from oppa.cost.workload import (
     CP_MODES,
     DISPATCHERS,
@@ -82,9 +84,14 @@ def workload_of(problem: Problem, candidates: Candidates) -> Workload:
     return Workload(
         shape=ModelFacts(**_broadcast(shape_facts(problem.model) | _traced_facts(problem), n)),
         layout=layout_of(columns, framework, balanced=candidates.space.balanced_stages),
-        machine=_machines(hardware_of(problem.cluster), precision, columns.get("precision"), n),
+        machine=_machines(_limited(problem), precision, columns.get("precision"), n),
         formats=FormatFacts(**_broadcast(formats, n)),
     )
+
+
+def _limited(problem: Problem) -> Hardware:
+    """Return the device of a job, with the memory that predictions may fill."""
+    return dataclasses.replace(hardware_of(problem.cluster), usable_bytes=memory_limits(problem).predicted)
 
 
 def layout_of(

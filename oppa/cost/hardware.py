@@ -200,10 +200,10 @@ def _check_links(file: _File, source: str) -> None:
         raise InputError(message, hint="give the number of devices of a host that the faster link connects, or remove the table")
 
 
-def whole_memory_bytes(cluster: Cluster) -> int:
-    """Return the whole memory of a cluster's device; the limit, if the catalogue has not the device."""
+def whole_memory_bytes(cluster: Cluster) -> int | None:
+    """Return the whole memory of a cluster's device; None if neither the catalogue nor a file of the job has the device."""
     named = cluster.hardware or identify(cluster.device, cluster.usable_bytes) not in (None, GENERIC)
-    return hardware_of(cluster).memory_bytes if named else cluster.memory_limit_bytes
+    return hardware_of(cluster).memory_bytes if named else None
 
 
 def hardware_of(cluster: Cluster) -> Hardware:

@@ -14,6 +14,7 @@ from oppa.cost.correction import Correction, correction
 from oppa.cost.facts import workload_of
 from oppa.cost.framework import FrameworkPrior
 from oppa.cost.memory import memory
+from oppa.cost.memory_limits import MemoryLimits
 from oppa.cost.step_time import step_time
 from oppa.cost.workload import Formula, Workload
 from oppa.problem.candidates import Candidates
@@ -30,10 +31,17 @@ class MeasuredTotal:
 
     value: float
     at_least: bool = False
+    counted: float = 1.0
+    """What the prediction counts, as a multiple of the value: some frameworks' predictions count memory that programs do not report."""
+
+    @property
+    def whole(self) -> float:
+        """Return what the prediction is to be compared with."""
+        return self.counted * self.value
 
     def agrees(self, predicted: float, *, within: float) -> bool:
         """Return whether a prediction is as near to the value as an error of its logarithm allows."""
-        error = math.log(predicted / self.value)
+        error = math.log(predicted / self.whole)
         return error >= -within if self.at_least else abs(error) <= within
 
 
@@ -90,7 +98,7 @@ def break_down(
         framework_file=framework_file(problem),
         precision=problem.training.precision,
         time=_compared(_Quantity(step_time, time, TIMES, TIME_RESIDUAL), times(work, rate), taken, work, rate, files),
-        memory=_compared(_Quantity(memory, size, SIZES, MEMORY_RESIDUAL), needed, _needed(known), work, slack, files),
+        memory=_compared(_Quantity(memory, size, SIZES, MEMORY_RESIDUAL), needed, _needed(known, designer.limits), work, slack, files),
         peak=PEAKS[int(peak)],
     )
 
@@ -113,7 +121,7 @@ def _compared(
 ) -> PredictedParts:
     values = {name: float(part) for name, part in parts.items()}
     agree = measured is None or measured.agrees(sum(values.values()), within=quantity.residual)
-    wrong = None if measured is None or agree else measured.value
+    wrong = None if measured is None or agree else measured.whole
     change = None if wrong is None else correction(quantity.formula, work, quantity.beliefs, present, wrong, files=files)
     return PredictedParts(parts=values, words=quantity.words, measured=measured, correction=change, agree=agree)
 
@@ -123,9 +131,11 @@ def _present(process: GaussianProcess) -> Coefficients:
     return {name: torch.tensor(value, dtype=torch.float64) for name, value in process.cost.coefficients(process.shift).items()}
 
 
-def _needed(known: Explanation) -> MeasuredTotal | None:
+def _needed(known: Explanation, limits: MemoryLimits) -> MeasuredTotal | None:
     """Return the measured memory; the limit, as the least, if the trial ran out of it."""
     tried = known.tried
     if tried is not None and tried.outcome == "out_of_memory":
-        return MeasuredTotal(value=known.usable_bytes, at_least=True)
-    return MeasuredTotal(value=tried.memory_bytes) if tried is not None and tried.steps_per_s is not None and tried.memory_bytes else None
+        return MeasuredTotal(value=limits.reported, at_least=True, counted=limits.predicted / limits.reported)
+    if tried is None or tried.steps_per_s is None or not tried.memory_bytes:
+        return None
+    return MeasuredTotal(value=tried.memory_bytes, counted=limits.predicted / limits.reported)

@@ -18,6 +18,7 @@ from oppa.cost.beliefs import MEMORY_RESIDUAL, TIME_RESIDUAL, Beliefs, beliefs_o
 from oppa.cost.coefficients import Belief, medians
 from oppa.cost.facts import workload_of
 from oppa.cost.memory import memory
+from oppa.cost.memory_limits import memory_limits
 from oppa.cost.step_time import step_time
 from oppa.cost.workload import Formula, Workload
 from oppa.problem.candidates import Candidates
@@ -121,7 +122,7 @@ def expect(
         return None
     limits = problem.limits
     work, (time, size) = workload_of(problem, candidates), beliefs_of_job(problem, beliefs)
-    usable = problem.cluster.usable_bytes
+    usable = memory_limits(problem).predicted
     medians_s, medians_bytes = step_time(work, medians(time)).numpy(), memory(work, medians(size)).numpy()
     fits = medians_bytes <= usable
     ranked = np.lexsort((medians_s, ~fits))

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from oppa.cost.memory_limits import memory_limits
 from oppa.errors import InputError, RunError
 from oppa.pipeline import scaling, stored_schedules
 from oppa.pipeline.from_configuration import schedule_of, searches, stages_of
@@ -177,7 +178,7 @@ def _job(run: Path, spec: RunSpec) -> ScaledJob:
         ep=configuration.ep,
         dp_shard=int(configuration.get("dp_shard", 0)),
         zero_stage=configuration.zero_stage,
-        limit_bytes=spec.problem.cluster.usable_bytes,
+        limit_bytes=memory_limits(spec.problem).reported,
     )
 
 

@@ -38,7 +38,7 @@ def test_observations_are_of_different_candidates_and_some_fit(designer) -> None
     seen = observations(designer, 60, seed=1)
     assert len({each.candidate for each in seen}) == 60
     assert {each.outcome for each in seen} == {"completed", "out_of_memory"}
-    assert all((each.memory_bytes or 0) <= designer.limit_bytes for each in seen)
+    assert all((each.memory_bytes or 0) <= designer.limits.reported for each in seen)
 
 
 def test_every_designer_gets_the_same_observations_one_by_one(designer) -> None:

@@ -97,7 +97,7 @@ class Planted:
         processes = {"log_rate": designer.log_rate, "log_slack": designer.log_slack}
         self.shift = {name: torch.randn(len(known.shift), generator=g, dtype=torch.float64) for name, known in processes.items()}
         self.truth = {name: known.cost.at(self.shift[name]) for name, known in processes.items()}
-        self.limit_bytes = designer.limit_bytes
+        self.limit_bytes = designer.limits.reported
 
     def observe(self, index: int) -> Observation:
         log_rate, slack = (float(self.truth[name][index]) for name in ("log_rate", "log_slack"))

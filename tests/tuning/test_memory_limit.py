@@ -1,4 +1,4 @@
-"""Every designer obeys one memory limit, `problem.cluster.usable_bytes`: all of it, however the job came to it."""
+"""Every designer obeys one limit of reported memory, `problem.cluster.usable_bytes`: all of it, however the job came to it."""
 
 import dataclasses
 import math
@@ -8,6 +8,7 @@ import pytest
 
 from oppa.cost.beliefs import beliefs_of_job
 from oppa.cost.facts import workload_of
+from oppa.cost.memory_limits import memory_limits
 from oppa.cost.prediction import predict
 from oppa.problem.cluster import usable_of
 from oppa.problem.problem import Problem
@@ -18,16 +19,16 @@ from tests.sampling import nightly
 from tests.tuning.conftest import INSTALLED
 
 LIMITS = {
-    "oppa": lambda designer: designer.limit_bytes,
-    "oppa-no-early-stop": lambda designer: designer.limit_bytes,
-    "oppa-no-prior": lambda designer: designer._limit_bytes,
+    "oppa": lambda designer: designer.limits.reported,
+    "oppa-no-early-stop": lambda designer: designer.limits.reported,
+    "oppa-no-prior": lambda designer: designer._limits.reported,
     "oppa-paper": lambda designer: designer._limit,
     "cost-model": lambda designer: designer._limit,
     "vanilla-bo": lambda designer: math.exp(designer._log_limit),
     "vanilla-bo-cei": lambda designer: math.exp(designer._log_limit),
-    "forest-physics": lambda designer: math.exp(designer._log_limit),
-    "xgboost-physics": lambda designer: math.exp(designer._log_limit),
-    "smac-physics": lambda designer: math.exp(designer._log_limit),
+    "forest-physics": lambda designer: designer._limits.reported,
+    "xgboost-physics": lambda designer: designer._limits.reported,
+    "smac-physics": lambda designer: designer._limits.reported,
     "tpe": lambda designer: math.exp(designer._log_limit),
     "optuna-gp": lambda designer: math.exp(designer._log_limit),
 }
@@ -91,7 +92,8 @@ def test_what_needs_nearly_all_of_the_limit_is_predicted_to_fit(make_problem) ->
     stated = make_problem(("CPU", "H100"), ("100 MiB", "420 MiB"))
     for problem in (stated, without_statement(stated)):
         predicted = predict(workload_of(problem, problem.candidates()), *beliefs_of_job(problem))
-        share = predicted["predicted_memory_bytes"] / (420 * 2**20)
+        share = predicted["predicted_memory_bytes"] / memory_limits(problem).predicted
+        assert memory_limits(problem).reported == pytest.approx(420 * 2**20, abs=1)
         assert ((share <= 1) == predicted["fits"]).all() and share.between(0.9, 1).any() and (share > 1).any()
 
 

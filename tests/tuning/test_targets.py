@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from oppa.cost.memory_limits import MemoryLimits
 from oppa.trials.throughput import TRIAL_STDDEV
 from oppa.tuning.designer import by_candidate, incumbent, standing, standings
 from oppa.tuning.designers.targets import EXPECTED_WEIGHT, OTHER_CAUSES, rates, slacks, trial_variance
@@ -33,21 +34,21 @@ def test_how_trials_differ_is_what_is_expected_until_repeats_show_more() -> None
 
 def test_of_memory_the_last_trial_that_tells_stands() -> None:
     seen = [measured(4, 1.0, MIB), failed(4, "failed", memory_bytes=1), measured(4, 1.0, 2 * MIB), failed(5, "out_of_memory")]
-    data = slacks(seen, math.log(MIB))
+    data = slacks(seen, MemoryLimits.plain(MIB))
     assert (data.rows.tolist(), data.side.tolist()) == ([4, 5], [0.0, 1.0])
     assert data.target.tolist() == pytest.approx([math.log(2), 0.0])
 
 
 def test_what_ran_without_saying_its_memory_needs_at_most_the_limit() -> None:
-    data = slacks([dataclasses.replace(measured(4, 1.0, MIB), memory_bytes=None), failed(5)], math.log(MIB))
+    data = slacks([dataclasses.replace(measured(4, 1.0, MIB), memory_bytes=None), failed(5)], MemoryLimits.plain(MIB))
     assert (data.rows.tolist(), data.target.tolist(), data.side.tolist()) == ([4], [0.0], [-1.0])
 
 
 def test_a_failure_may_be_for_memory_while_no_trial_was_seen_to_run_out_of_it() -> None:
     seen = [measured(4, 1.0, 2 * MIB), failed(5), failed(6, "timed_out")]
-    data = slacks(seen, math.log(MIB), failures=True)
+    data = slacks(seen, MemoryLimits.plain(MIB), failures=True)
     assert (data.rows.tolist(), data.side.tolist(), data.odds.tolist()) == ([4, 5], [0.0, 1.0], [0.0, OTHER_CAUSES])
-    assert slacks([*seen, failed(7, "out_of_memory")], math.log(MIB), failures=True).rows.tolist() == [4, 7]
+    assert slacks([*seen, failed(7, "out_of_memory")], MemoryLimits.plain(MIB), failures=True).rows.tolist() == [4, 7]
 
 
 def test_what_never_ran_to_its_end_or_ran_out_of_memory_may_not_be_returned() -> None:

@@ -83,7 +83,9 @@ def _predict_job(job: Path | None, command: Sequence[str], changes: Sequence[str
     else:
         prediction_view.print_ranking(ranked, candidates, problem, limit)
     if not ranked["fits"].any():
-        raise _nothing_fits(ranked, candidates, problem.cluster.usable_bytes)
+        from oppa.cost.memory_limits import memory_limits
+
+        raise _nothing_fits(ranked, candidates, memory_limits(problem).predicted)
 
 
 def _predict_rows(path: Path, out: Path | None) -> None:

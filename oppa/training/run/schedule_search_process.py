@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from oppa.cost.memory_limits import memory_limits
 from oppa.errors import OppaError
 from oppa.pipeline.from_configuration import shape_of, stages_of
 from oppa.pipeline.prediction import predict
@@ -79,7 +80,7 @@ def main(folder: Path, configuration: Configuration) -> None:
     problem = RunSpec.read(folder).problem
     profile = PipelineProfile.from_dict(json.loads((folder / PROFILE).read_text()))
     replication = Replication(dp=replicas_of(configuration), dp_shard=shards_of(configuration), zero_stage=configuration.zero_stage)
-    shape, stages, limit_bytes = shape_of(configuration), stages_of(configuration, problem.model), problem.cluster.usable_bytes
+    shape, stages, limit_bytes = shape_of(configuration), stages_of(configuration, problem.model), memory_limits(problem).reported
     chosen = choose(profile, shape, replication, limit_bytes=limit_bytes, stages=stages)
     initial = predict(profile, one_by_one(shape, split=False), replication, stages=stages)
     (folder / ORDER).write_text(to_csv(chosen.schedule))

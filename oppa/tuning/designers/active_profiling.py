@@ -199,7 +199,7 @@ class ActiveProfiling:
 
         It is 1 for candidates that ran, and 0 for those that did not or are ruled out. The others may be outliers.
         """
-        fits = probability_fits(self._surrogate.log_slack.of_candidates(slice(None)))
+        fits = probability_fits(self._surrogate.log_slack.of_candidates(slice(None), bounded=True))
         fits[self._surrogate.infeasible] = 0.0
         fits[[seen.candidate for seen in self._seen]] = 0.0
         fits[list(self._measured())] = 1.0

@@ -87,7 +87,7 @@ class ExhaustiveProfiling:
 def _order(surrogate: Oppa, candidates: Candidates) -> NDArray[np.intp]:
     """Return the numbers of all candidates, in the order of their trials."""
     everything = torch.arange(len(candidates))
-    rate, slack = surrogate.log_rate.at(everything).mean.numpy(), surrogate.log_slack.at(everything).mean.numpy()
+    rate, slack = surrogate.log_rate.at(everything).mean.numpy(), surrogate.log_slack.at(everything, bounded=True).mean.numpy()
     fits, batches = slack <= 0, candidates.column("global_batch")
     within = np.lexsort((np.where(fits, -rate, slack), ~fits, batches))
     rank = np.empty(len(candidates), np.int64)

@@ -16,6 +16,7 @@ from oppa.cost.beliefs import beliefs_of_job, framework_of
 from oppa.cost.coefficients import Belief
 from oppa.cost.facts import workload_of
 from oppa.cost.memory import memory
+from oppa.cost.memory_limits import memory_limits
 from oppa.cost.step_time import step_time
 from oppa.cost.workload import Formula, Workload
 from oppa.errors import InputError
@@ -90,7 +91,7 @@ class Oppa:
             Oppa, problem, candidates, seed=seed, beliefs=beliefs, formula=formula, memory_formula=memory_formula, doubts=doubts
         )
         time, size = beliefs_of_job(problem, beliefs)
-        work, self.limit_bytes = workload_of(problem, candidates), problem.cluster.usable_bytes
+        work, self.limits = workload_of(problem, candidates), memory_limits(problem)
         unknown = varying_extras(candidates, framework_of(problem).reads(candidates.space.names))
         encoding = without_batch(encoded(candidates), candidates) if varies(candidates) else encoded(candidates)
         cost, points = _cost_and_points(candidates, work, encoding, lambda each: CostModel(formula, each, time, sign=-1.0))
@@ -101,9 +102,9 @@ class Oppa:
             plain = with_effects(constant(candidates), candidates, varying_extras(candidates), spread=RATE_SPREAD)
             other = rate_process(problem, candidates, points, plain, residual=PLAIN_RESIDUAL)
             self.averaged_rate = ModelAverage((self.log_rate, other), (1 - MODEL_WRONG, MODEL_WRONG))
-        room: MeanFunction = CostModel(memory_formula, work, size, offset=math.log(self.limit_bytes))
+        room: MeanFunction = CostModel(memory_formula, work, size, offset=math.log(self.limits.predicted))
         room = with_effects(room, candidates, unknown, spread=MEMORY_SPREAD)
-        self.log_slack = memory_process(problem, candidates, encoding, room, residual=MEMORY_RESIDUAL)
+        self.log_slack = memory_process(self.limits, candidates, encoding, room, residual=MEMORY_RESIDUAL)
         self.pruning = Pruning(work, candidates, [parameter.name for parameter in unknown])
         self._problem = problem
         self._chance = RandomSearch(problem, candidates, seed=seed)
@@ -130,7 +131,7 @@ class Oppa:
             self.averaged_rate.learn(rates(self._seen))
         of_memory = memory_trials(self._seen)
         if any(seen in of_memory for seen in observations):
-            self.log_slack.learn(slacks(self._seen, math.log(self.limit_bytes), failures=True))
+            self.log_slack.learn(slacks(self._seen, self.limits, failures=True))
 
     def restate(self, observations: Sequence[Observation]) -> None:
         """Learn observations in place of all earlier ones, whose rates are corrected for a drift of the machine."""
@@ -158,15 +159,22 @@ class Oppa:
         rows = torch.from_numpy(free(len(self.infeasible), taken))
         rows = rows[~self.infeasible[rows]]
         rows = rows[self._deviations[rows].argsort(stable=True)]  # the frameworks' defaults win ties
-        slack, returnable = self.log_slack.of_candidates(rows), standings(self._seen)
+        slack, returnable = self.log_slack.of_candidates(rows, bounded=True), standings(self._seen)
         may_fit = slack.mean < TOO_LARGE * slack.stddev
         if may_fit.any() or returnable:
             rows, slack = rows[may_fit], Normal(slack.mean[may_fit], slack.stddev[may_fit])
         if not len(rows):
             return None
-        if not returnable and self._is_misled():
-            return self._chance.suggest(set(range(len(self.infeasible))).difference(rows.tolist()))
+        if not returnable:
+            if self._is_misled():
+                return self._chance.suggest(set(range(len(self.infeasible))).difference(rows.tolist()))
+            slack = self._stated_slack(rows)
         return most_valuable(rows, self.averaged_rate, slack, self._seen, self._problem, running=running)
+
+    def _stated_slack(self, rows: Tensor) -> Normal:
+        """Return log(memory / stated limit) of candidates, for the first trials: the predicted memory may be too large."""
+        slack = self.log_slack.of_candidates(rows)
+        return Normal(slack.mean + math.log(self.limits.predicted / self.limits.stated), slack.stddev)
 
     def reason_to_end(self, skipped: int) -> str:
         """Return why nothing more is suggested."""
@@ -179,35 +187,35 @@ class Oppa:
         """
         if self._problem.search_options.acquisition == "ucb":
             return None
-        slack = self.log_slack.of_candidates(torch.tensor([candidate]))
+        slack = self.log_slack.of_candidates(torch.tensor([candidate]), bounded=True)
         return expected_gain(candidate, self.averaged_rate, slack, self._seen)
 
     def _is_misled(self) -> bool:
         """Return whether trials in a row measured nothing though they were expected to fit, so that the model must be wrong."""
         unexpected = 0
         for seen in self._seen:
-            expected = seen.prediction is None or seen.prediction.fits(self.limit_bytes)
+            expected = seen.prediction is None or seen.prediction.fits(self.limits.stated)
             unexpected = 0 if seen.measured else unexpected + expected
         return unexpected >= FAILURES_IN_A_ROW
 
     def most_promising(self, rows: Tensor) -> int:
         """Return the candidate with the largest expected throughput, its rate times its chance to fit."""
-        return most_promising(rows, self.averaged_rate.likeliest.of_candidates(rows), self.log_slack.of_candidates(rows))
+        return most_promising(rows, self.averaged_rate.likeliest.of_candidates(rows), self.log_slack.of_candidates(rows, bounded=True))
 
     def fitting(self) -> Tensor:
         """Return the mask of candidates that are predicted to fit and are not ruled out, shape (N,)."""
-        return (self.log_slack.at(slice(None)).mean <= 0) & ~self.infeasible
+        return (self.log_slack.at(slice(None), bounded=True).mean <= 0) & ~self.infeasible
 
     def reported_bytes(self) -> Tensor:
         """Return the peak memory in bytes that a trial of each candidate is predicted to report, shape (N,)."""
-        return self.limit_bytes * self.log_slack.at(slice(None), measured=True).mean.exp()
+        return self.limits.reported * self.log_slack.at(slice(None)).mean.exp()
 
     def predict(self, candidate: int) -> Prediction:
         """Return the prediction for a trial of the candidate."""
         rows = torch.tensor([candidate])
-        rate, peak = self.averaged_rate.likeliest.of_candidate(candidate), self.log_slack.of_candidates(rows, measured=True)
-        peak_bytes, peak_stddev = round(self.limit_bytes * math.exp(peak.mean)), float(peak.stddev)
-        probability = float(probability_fits(self.log_slack.of_candidates(rows)))
+        rate, peak = self.averaged_rate.likeliest.of_candidate(candidate), self.log_slack.of_candidates(rows)
+        peak_bytes, peak_stddev = round(self.limits.reported * math.exp(peak.mean)), float(peak.stddev)
+        probability = float(probability_fits(self.log_slack.of_candidates(rows, bounded=True)))
         if known := [seen.memory_bytes for seen in self._seen if seen.candidate == candidate and seen.measured and seen.memory_bytes]:
             peak_bytes, peak_stddev, probability = known[-1], MEMORY_AGAIN, 1.0
         return Prediction(

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 
 from oppa.cost.coefficients import Belief
-from oppa.cost.hardware import whole_memory_bytes
+from oppa.cost.memory_limits import MemoryLimits
 from oppa.problem.candidates import Candidates
-from oppa.problem.cluster import Cluster
 from oppa.problem.encoding import encode
 from oppa.problem.problem import Problem
 from oppa.tuning.designer import groups
 from oppa.tuning.surrogate.constant import Constant
 from oppa.tuning.surrogate.cost_model import MeanFunction
-from oppa.tuning.surrogate.gaussian_process import GaussianProcess, Shortfall
+from oppa.tuning.surrogate.gaussian_process import GaussianProcess
 
 LAYOUT = ("dp", "tp", "pp", "ep", "zero_stage")
 """Parameters that decide which ranks communicate. An error of the cost model is shared by all configurations with these values."""
@@ -30,11 +29,10 @@ RATE_NUGGET, MEMORY_NUGGET = 0.05, 0.05
 """Expected nuggets: the distance of a configuration from what all others predict. Nuggets of throughput add up over hosts, each of which
 may be the slow one: the variance is this for each host.
 """
-UNREPORTED = Shortfall(mean=0.075, stddev=0.045)
-"""What a GPU holds beyond the memory that a program reports: contexts, communication buffers and fragments, in log units.
+LIMIT_STDDEV = 0.045
+"""Expected error of the memory that programs can report, in log units: how much of a GPU contexts, buffers and fragments take.
 
-In 23 runs of fms-acceleration above 40 GB, nvidia-smi shows at least 0.03 more than torch's peak, and 0.12 in the median. The prior is
-between them, as torch frees unused blocks before it runs out of memory.
+In the 23 runs of fms-acceleration above 40 GB, the logarithm of nvidia-smi's memory over torch's peak varies by so much.
 """
 CONSTANT = Belief(median=1.0, spread=10.0, what="the same for all configurations", source="an uninformative prior")
 
@@ -56,28 +54,12 @@ def rate_process(problem: Problem, candidates: Candidates, points: Tensor, mean:
     return GaussianProcess(points, layouts(candidates), mean, layout=RATE_LAYOUT, residual=residual, nugget=nugget)
 
 
-def memory_process(problem: Problem, candidates: Candidates, points: Tensor, mean: MeanFunction, *, residual: float) -> GaussianProcess:
-    """Return the process of log(memory / limit) at encoded candidates, shape (N, p), around a mean.
-
-    The memory is what a device needs. Programs on GPUs report less.
-    """
+def memory_process(limits: MemoryLimits, candidates: Candidates, points: Tensor, mean: MeanFunction, *, residual: float) -> GaussianProcess:
+    """Return the process of log(memory / limit) at encoded candidates, shape (N, p), around a mean."""
+    error = 0.0 if limits.is_certain else LIMIT_STDDEV
     return GaussianProcess(
-        points,
-        layouts(candidates),
-        mean,
-        layout=MEMORY_LAYOUT,
-        residual=residual,
-        nugget=MEMORY_NUGGET,
-        shortfall=unreported(problem.cluster),
+        points, layouts(candidates), mean, layout=MEMORY_LAYOUT, residual=residual, nugget=MEMORY_NUGGET, bound_stddev=error
     )
-
-
-def unreported(cluster: Cluster) -> Shortfall:
-    """Return how much less than the limit programs report when a device is full. A limit below the whole device leaves room for it."""
-    if not cluster.on_cuda:
-        return Shortfall()
-    mean = UNREPORTED.mean - math.log(max(1.0, whole_memory_bytes(cluster) / cluster.usable_bytes))
-    return UNREPORTED._replace(mean=mean) if mean > 0 else Shortfall()
 
 
 def layouts(candidates: Candidates) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence, Set
 
 import torch
 
+from oppa.cost.memory_limits import MemoryLimits
 from oppa.study import Prediction
 from oppa.trials.throughput import TRIAL_STDDEV
 from oppa.tuning.designer import Observation, by_candidate
@@ -41,10 +42,11 @@ def trial_variance(observations: Sequence[Observation]) -> float:
     return (EXPECTED_WEIGHT * TRIAL_STDDEV**2 + spread) / (EXPECTED_WEIGHT + freedom)
 
 
-def slacks(observations: Sequence[Observation], log_limit: float, *, failures: bool = False) -> Data:
+def slacks(observations: Sequence[Observation], limits: MemoryLimits, *, failures: bool = False) -> Data:
     """Return log(memory / limit) of each candidate's last trial that shows it, or its bound.
 
-    It is at least 0 where the trial ran out of memory, and at most 0 where it ran without reporting its memory.
+    It is at least 0 where the trial ran out of memory, and at most 0 where it ran without reporting its memory. A trial that reports more
+    than the limit shows that the limit is larger, but not that it is beyond the stated one.
 
     Args:
         failures: While no trial was seen to run out of memory, those that failed for an unknown cause may have.
@@ -52,14 +54,16 @@ def slacks(observations: Sequence[Observation], log_limit: float, *, failures: b
     of_memory = memory_trials(observations) if failures else filter(tells_memory, observations)
     seen = [trials[-1] for _, trials in sorted(by_candidate(of_memory).items())]
     sides = [1.0 if o.outcome == "out_of_memory" or not o.measured else 0.0 if o.memory_bytes else -1.0 for o in seen]
-    reported = [0.0 if side else math.log(o.memory_bytes or 1) - log_limit for o, side in zip(seen, sides, strict=True)]
+    reported = [0.0 if side else math.log((o.memory_bytes or 1) / limits.reported) for o, side in zip(seen, sides, strict=True)]
+    # a trial that is only expected to run has no steps yet
+    ran = [value for o, value, side in zip(seen, reported, sides, strict=True) if not side and o.step_times_s]
     return Data(
         rows=torch.tensor([o.candidate for o in seen], dtype=torch.long),
         target=column(reported),
         noise=column([0.0] * len(seen)),
         side=column(sides),
         odds=column([OTHER_CAUSES if o.outcome == "failed" else 0.0 for o in seen]),
-        most_short=min((-value for value, side in zip(reported, sides, strict=True) if not side), default=math.inf),
+        largest_error=max(-max(ran), math.log(limits.reported / limits.stated)) if ran else math.inf,
     )
 
 

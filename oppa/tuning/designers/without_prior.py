@@ -13,6 +13,7 @@ from collections.abc import Sequence, Set
 import torch
 from torch import Tensor
 
+from oppa.cost.memory_limits import memory_limits
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.study import Prediction
@@ -35,12 +36,12 @@ class WithoutPrior:
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
         self._anew = functools.partial(WithoutPrior, problem, candidates, seed=seed)
         points = encoded(candidates)
-        self._limit_bytes = problem.cluster.usable_bytes
+        self._limits = memory_limits(problem)
         residual = PLAIN_RESIDUAL if problem.has_prior else BEYOND_EFFECTS
         unknown = varying_extras(candidates) if problem.has_prior else varying(candidates)
         rate, memory = (MainEffects(constant(candidates), candidates, unknown, spread=spread) for spread in (RATE_SPREAD, MEMORY_SPREAD))
         self.log_rate = rate_process(problem, candidates, points, rate, residual=residual)
-        self.log_slack = memory_process(problem, candidates, points, memory, residual=residual)
+        self.log_slack = memory_process(self._limits, candidates, points, memory, residual=residual)
         self._problem = problem
         self._chance = RandomSearch(problem, candidates, seed=seed)
         self._seen: list[Observation] = []
@@ -51,7 +52,7 @@ class WithoutPrior:
         if any(seen.measured for seen in observations):
             self.log_rate.learn(rates(self._seen))
         if any(map(tells_memory, observations)):
-            self.log_slack.learn(slacks(self._seen, math.log(self._limit_bytes)))
+            self.log_slack.learn(slacks(self._seen, self._limits))
 
     def restate(self, observations: Sequence[Observation]) -> None:
         """Learn observations in place of all earlier ones, whose rates are corrected for a drift of the machine."""
@@ -72,7 +73,7 @@ class WithoutPrior:
         rows = torch.from_numpy(free(len(self.log_rate.points), taken))
         if not len(rows) or self._at_random():
             return self._chance.suggest(taken)
-        slack = self.log_slack.of_candidates(rows)
+        slack = self.log_slack.of_candidates(rows, bounded=True)
         return most_valuable(rows, ModelAverage((self.log_rate,), (1.0,)), slack, self._seen, self._problem, running=running)
 
     def most_promising(self, rows: Tensor) -> int:

@@ -10,6 +10,7 @@ from oppa.cost.beliefs import beliefs_of_job
 from oppa.cost.coefficients import medians
 from oppa.cost.facts import workload_of
 from oppa.cost.memory import memory
+from oppa.cost.memory_limits import memory_limits
 from oppa.cost.step_time import stalled_probability, step_time, without_stalls
 from oppa.cost.workload import Workload
 from oppa.errors import InputError
@@ -65,13 +66,13 @@ def shown(proxy: Proxy, wanted: NDArray[np.intp]) -> float:
     _, size = beliefs_of_job(proxy.problem)
     needed = memory(workload_of(proxy.problem, proxy.candidates), medians(size)).numpy()
     stand_in = proxy.stand_in[wanted]
-    return float(np.mean((stand_in >= 0) & (needed[stand_in] <= proxy.problem.cluster.usable_bytes)))
+    return float(np.mean((stand_in >= 0) & (needed[stand_in] <= memory_limits(proxy.problem).predicted)))
 
 
 def promising(problem: Problem, candidates: Candidates) -> NDArray[np.intp]:
     """Return the candidates that are predicted to fit and may be the fastest, with stalls or without; all if none is predicted to fit."""
     work, (time, size) = workload_of(problem, candidates), beliefs_of_job(problem)
-    fits = memory(work, medians(size)).numpy() <= problem.cluster.usable_bytes
+    fits = memory(work, medians(size)).numpy() <= memory_limits(problem).predicted
     if not fits.any():
         return np.arange(len(candidates))
     close = np.zeros(len(candidates), dtype=bool)

@@ -27,6 +27,7 @@ from oppa.cost.beliefs import Beliefs, beliefs_of_job, framework_of
 from oppa.cost.coefficients import Belief, medians
 from oppa.cost.facts import workload_of
 from oppa.cost.memory import memory
+from oppa.cost.memory_limits import memory_limits
 from oppa.cost.step_time import step_time
 from oppa.cost.workload import Columns, Workload
 from oppa.problem.candidates import Candidates
@@ -86,7 +87,8 @@ class Upward:
         points = torch.cat([encoded(both), sizes[:, None].double()], dim=1)
         physical: list[MeanFunction] = [CostModel(step_time, each, time, sign=-1.0) for each in hypotheses(work)]
         plain: MeanFunction = constant(both)
-        room: MeanFunction = CostModel(memory, work, size, offset=math.log(problem.cluster.usable_bytes))
+        self._limits = memory_limits(problem)
+        room: MeanFunction = CostModel(memory, work, size, offset=math.log(self._limits.predicted))
         unknown = varying_extras(both, framework_of(problem).reads(both.space.names))
         physical = [with_effects(mean, both, unknown, spread=RATE_SPREAD) for mean in physical]
         plain = with_effects(plain, both, varying_extras(both), spread=RATE_SPREAD)
@@ -96,11 +98,10 @@ class Upward:
             [rate_process(proxy.problem, both, points, mean, residual=residual) for mean, residual in means],
             (*([(1 - MODEL_WRONG) / len(physical)] * len(physical)), MODEL_WRONG),
         )
-        self.log_slack = memory_process(problem, both, points, room, residual=MEMORY_RESIDUAL)
+        self.log_slack = memory_process(self._limits, both, points, room, residual=MEMORY_RESIDUAL)
         self.pruning = Pruning(work, both, [parameter.name for parameter in unknown])
         self.unseen_variance = RATE_NUGGET**2 * (problem.cluster.hosts - proxy.problem.cluster.hosts)
         """Variance of log throughput that the hosts add which the smaller size lacks: any of them may be slow."""
-        self._limit_bytes = problem.cluster.usable_bytes
         self._deviations = torch.from_numpy(candidates.deviations())
         self._baseline = None if problem.baseline is None else candidates.index_of(problem.baseline)
         self._seen: list[Observation] = []
@@ -151,14 +152,14 @@ class Upward:
     def predict(self, candidate: int) -> Prediction:
         """Return the prediction for a trial of a full-size candidate."""
         numbers, rows = torch.tensor([candidate]), self.log_rate.observed == candidate
-        (rate, slack), peak = self.of_candidates(numbers), self.log_slack.of_candidates(numbers, measured=True)
+        (rate, slack), peak = self.of_candidates(numbers), self.log_slack.of_candidates(numbers)
         if rows.any():
             known = self.log_rate.likeliest.of_candidate(candidate)
             rate = Normal(known.mean, known.stddev)
         return Prediction(
             steps_per_s=math.exp(rate.mean),
             log_stddev=math.hypot(rate.stddev, math.sqrt(trial_variance(self._seen))),
-            memory_bytes=round(self._limit_bytes * math.exp(peak.mean)),
+            memory_bytes=round(self._limits.reported * math.exp(peak.mean)),
             memory_log_stddev=float(peak.stddev),
             probability_fits=float(probability_fits(slack)),
         )
@@ -170,7 +171,7 @@ class Upward:
             self.log_rate.learn(self._rates())
         of_memory = memory_trials(self._seen)
         if any(seen in of_memory for seen in observations):
-            self.log_slack.learn(slacks(self._seen, math.log(self._limit_bytes), failures=True))
+            self.log_slack.learn(slacks(self._seen, self._limits, failures=True))
 
     def _rates(self) -> Data:
         """Return the measured log throughputs; a full-size one has the variance of the hosts that the smaller size lacks."""

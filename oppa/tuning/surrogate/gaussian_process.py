@@ -7,16 +7,16 @@ integrated out, linearised around their mode. With standard normal shifts, the s
 and the process stays Gaussian. Gauss-Newton steps for the mode alternate with MAP fits of the kernel's hyper-parameters. Beyond f, each
 candidate has a nugget: a deviation that no neighbour shares. The variance of nuggets is learned, too.
 
-All measured values may fall short of f by one unknown amount, as programs report less memory than devices need. This shortfall is one more
-coefficient, of the measured values alone: bounds are on f itself.
+Bounds may share an unknown error, as nobody knows exactly how much memory a program can report before its device is full. It is one more
+coefficient, of the bounds alone: measured values are of f itself.
 
 Notation (N candidates, n observations, p encoded parameters, k coefficients):
     points     encoded candidates in [0, 1]                                 (N, p)
     layouts    layout numbers, equal for candidates of one layout           (N,)
     slopes     slopes of the cost model                                     (N, k)
     centre     cost model with all shifts at 0, as linearised at the mode   (N,)
-    inputs     points, layout, slopes, centre, side by side; with a
-               shortfall, its slope follows the others                      (n, p + k + 2) or (n, p + k + 3)
+    inputs     points, layout, slopes, centre, side by side; if bounds
+               share an error, its slope follows the others                 (n, p + k + 2) or (n, p + k + 3)
     target     log throughput, or log(memory / limit); a bound where censored           (n,)
     noise      known variance of each observation's target                  (n,)
 
@@ -79,29 +79,29 @@ class Data:
     """1 where the target is a lower bound, -1 where it is an upper bound, 0 where a value was measured."""
     odds: Tensor
     """Likelihood of the other side of a bound, relative to that of its own; 0 where the bound is certain."""
-    most_short: float = math.inf
-    """Largest shortfall that agrees with the measured values: what ran did not need more than the limit."""
+    largest_error: float = math.inf
+    """Largest error of the bounds that agrees with the measured values: what ran was within the bound."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
 
-class Shortfall(NamedTuple):
-    """Describes by how much measured values are below the quantity, in log units: a normal variable that all of them share."""
+class BoundError(NamedTuple):
+    """Describes the error that all bounds share, in log units: a value is beyond a bound if it and the error together are."""
 
     mean: float = 0.0
     stddev: float = 0.0
-    """Standard deviation; 0 for no shortfall."""
+    """Standard deviation of the error; 0 for bounds without one."""
 
-    def at_most(self, bound: float) -> "Shortfall":
-        """Return the normal variable with the moments of this one below a soft bound (Rasmussen & Williams 2006, eqs. 3.82 to 3.85)."""
-        if not self.stddev or bound == math.inf:
+    def at_most(self, largest: float) -> "BoundError":
+        """Return the normal error with the moments of this one below a soft limit (Rasmussen & Williams 2006, eqs. 3.82 to 3.85)."""
+        if not self.stddev or largest == math.inf:
             return self
         total = math.hypot(self.stddev, SOFTNESS)
-        z = (bound - self.mean) / total
+        z = (largest - self.mean) / total
         ratio = math.exp(-0.5 * z**2 - 0.5 * math.log(2 * math.pi) - float(log_ndtr(z)))  # phi / Phi
         variance = self.stddev**2 - self.stddev**4 / total**2 * ratio * (z + ratio)
-        return Shortfall(self.mean - self.stddev**2 / total * ratio, math.sqrt(variance))
+        return BoundError(self.mean - self.stddev**2 / total * ratio, math.sqrt(variance))
 
 
 class GaussianProcess:
@@ -116,7 +116,7 @@ class GaussianProcess:
         layout: float,
         residual: float,
         nugget: float,
-        shortfall: Shortfall = Shortfall(),  # noqa: B008  # it is a constant
+        bound_stddev: float = 0.0,
     ) -> None:
         """Set up the prior; its widths are standard deviations in log units.
 
@@ -127,11 +127,11 @@ class GaussianProcess:
             layout: Expected error of the mean for a whole layout.
             residual: Expected error beyond that.
             nugget: Expected size of nuggets.
-            shortfall: By how much measured values are below the quantity.
+            bound_stddev: Standard deviation of an error that all bounds share.
         """
         use_one_thread()
         self.points, self.layouts, self.cost = points, layouts.to(points.dtype), cost
-        self._expected_shortfall = self._shortfall = shortfall
+        self._expected_error = self._bound_error = BoundError(stddev=bound_stddev)
         self._widths = layout, residual
         self._grid = GRID / torch.tensor([belief.spread for belief in cost.beliefs.values()], dtype=torch.float64)
         self._expected_nugget = nugget
@@ -164,7 +164,7 @@ class GaussianProcess:
     def learn(self, data: Data) -> None:
         """Fit coefficients and kernel to the observations. Every fit begins at the prior, so that it depends on them alone."""
         self._begin_anew()
-        self._shortfall = self._expected_shortfall.at_most(data.most_short)
+        self._bound_error = self._expected_error.at_most(data.largest_error)
         self.only_upper_bounds = bool((data.side < 0).all())
         anchors: list[Tensor] = []
         for _ in range(ROUNDS):
@@ -173,7 +173,7 @@ class GaussianProcess:
                 self._anchor = nearest
                 anchors.append(nearest)
             value, slopes = self.cost.linearised(self._anchor, data.rows)
-            inputs = self._inputs(data.rows, *self._short(slopes, value - slopes @ self._anchor, data.side == 0))
+            inputs = self._inputs(data.rows, *self._with_error(slopes, value - slopes @ self._anchor, data.side != 0))
             target, noise, log_odd = self._stand_ins(inputs, data)
             model = self._model(inputs, target, noise)
             fit(model)
@@ -189,22 +189,22 @@ class GaussianProcess:
         self.shift = torch.zeros(len(self.cost.names), dtype=torch.float64)
         self.shift_covariance = torch.eye(len(self.shift), dtype=torch.float64)
         self._anchor = self.shift
-        self.kernel: Any = _kernel(self.points.shape[1], len(self.shift) + (self._shortfall.stddev > 0), *self._widths)
+        self.kernel: Any = _kernel(self.points.shape[1], len(self.shift) + (self._bound_error.stddev > 0), *self._widths)
         self._log_noise = 2 * math.log(self._expected_nugget)
 
     @torch.inference_mode()
-    def at(self, rows: Tensor | slice, *, measured: bool = False) -> Normal:
-        """Return the posterior at candidates, by number, without nuggets: of f, or of what is measured of it."""
+    def at(self, rows: Tensor | slice, *, bounded: bool = False) -> Normal:
+        """Return the posterior at candidates, by number, without nuggets: of f, or with the error of bounds, to compare with one."""
         slopes, centre = (table[rows] for table in self._linearised())
-        slopes, centre = self._short(slopes, centre, measured)
+        slopes, centre = self._with_error(slopes, centre, bounded)
         if self._posterior is None:
             residual, offset, _ = self.kernel.kernels
             return Normal(centre, (residual.outputscale + offset.outputscale + slopes.square().sum(dim=1)).sqrt())
         return self._posterior.at(self.points[rows], self.layouts[rows], slopes, centre)
 
-    def of_candidates(self, rows: Tensor | slice, *, measured: bool = False) -> Normal:
-        """Return the posterior of candidates that were never tried, nuggets included: of f, or of what is measured of it."""
-        belief = self.at(rows, measured=measured)
+    def of_candidates(self, rows: Tensor | slice, *, bounded: bool = False) -> Normal:
+        """Return the posterior of candidates that were never tried, nuggets included: of f, or with the error of bounds."""
+        belief = self.at(rows, bounded=bounded)
         return Normal(belief.mean, (belief.stddev.square() + self.nugget**2).sqrt())
 
     @torch.inference_mode()
@@ -235,7 +235,7 @@ class GaussianProcess:
     def jointly(self, rows: Tensor) -> Joint:
         """Return the joint posterior of candidates, tried or not, nuggets included. Its marginals are those of `of_candidate`."""
         slopes, centre = (table[rows] for table in self._linearised())
-        slopes, centre = self._short(slopes, centre, False)
+        slopes, centre = self._with_error(slopes, centre, False)
         posterior = self._posterior or Posterior.before(self.kernel, p=self.points.shape[1], k=slopes.shape[1])
         same = rows[:, None] == self.observed
         own = same * (posterior.noise - self._known)  # the inflated noise of an outlier is its own, too
@@ -254,7 +254,7 @@ class GaussianProcess:
     def inputs(self, rows: Tensor) -> Tensor:
         """Return the inputs of `model` for candidates, by number, whose values are f itself."""
         slopes, centre = (table[rows] for table in self._linearised())
-        return self._inputs(rows, *self._short(slopes, centre, False))
+        return self._inputs(rows, *self._with_error(slopes, centre, False))
 
     @property
     def log_determinant(self) -> float:
@@ -269,16 +269,16 @@ class GaussianProcess:
     def _inputs(self, rows: Tensor, slopes: Tensor, centre: Tensor) -> Tensor:
         return torch.cat([self.points[rows], self.layouts[rows, None], slopes, centre[:, None]], dim=1)
 
-    def _short(self, slopes: Tensor, centre: Tensor, measured: Tensor | bool) -> tuple[Tensor, Tensor]:
-        """Return slopes and centre with the shortfall of values that are measured; the same if there is no shortfall.
+    def _with_error(self, slopes: Tensor, centre: Tensor, bounds: Tensor | bool) -> tuple[Tensor, Tensor]:
+        """Return slopes and centre with the error of values that are compared with bounds; the same if bounds have no error.
 
         Args:
             slopes: Slopes of the cost model, shape (n, k).
             centre: Its value with all shifts at 0, shape (n,).
-            measured: Which values are measured, shape (n,), or whether all are.
+            bounds: Which values are compared with bounds, shape (n,), or whether all are.
         """
-        (mean, stddev), short = self._shortfall, torch.as_tensor(measured).to(slopes).expand(len(slopes))
-        return (torch.cat([slopes, -stddev * short[:, None]], dim=1), centre - mean * short) if stddev else (slopes, centre)
+        (mean, stddev), compared = self._bound_error, torch.as_tensor(bounds).to(slopes).expand(len(slopes))
+        return (torch.cat([slopes, stddev * compared[:, None]], dim=1), centre + mean * compared) if stddev else (slopes, centre)
 
     def _linearised(self) -> tuple[Tensor, Tensor]:
         """Return slopes and centre of all candidates, linearised where the observations were."""
