@@ -20,9 +20,9 @@ class MemoryLimits:
     stated: int
     """The job's own limit."""
     reported: int
-    """What programs can report: the job's limit, or `usable_of` the device if that is less."""
+    """The most that programs can report: the job's limit, or `usable_of` the device if that is less."""
     predicted: int
-    """What can be predicted for programs that report so much."""
+    """The prediction for programs that report so much."""
     is_certain: bool
     """Programs report all that they need, as on CPUs."""
 

@@ -32,7 +32,7 @@ class MeasuredTotal:
     value: float
     at_least: bool = False
     counted: float = 1.0
-    """What the prediction counts, as a multiple of the value: some frameworks' predictions count memory that programs do not report."""
+    """Multiple of the value that the prediction counts: the predictions of some frameworks count memory that programs do not report."""
 
     @property
     def whole(self) -> float:

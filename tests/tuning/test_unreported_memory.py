@@ -1,4 +1,4 @@
-"""Programs on GPUs report less memory than devices need. How much they can report is learned from what fits and what does not."""
+"""Test what a search learns of the memory that programs on GPUs can report, which is less than their devices need."""
 
 import dataclasses
 import math
