@@ -21,7 +21,7 @@ def expected_lines(expected: "Expectation") -> list[tuple[str, str]]:
     """Return lines by name: the expected cost of a search, the expected speed-up, and the run for which it pays."""
     known, (least_s, most_s) = expected.break_even, expected.startup_s
     if not expected.fitting:
-        usable = format_bytes(known.cluster.usable_bytes)
+        usable = format_bytes(expected.usable_bytes)
         return [
             ("fits", f"no configuration is predicted to fit: the least needs {format_bytes(expected.least_bytes)}, and {usable} is usable")
         ]

@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from oppa import catalog
+from oppa.cost.memory_limits import memory_limits
 from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import Configuration
 from oppa.problem.describe import job
@@ -104,7 +105,7 @@ def render(study: Study, problem: Problem) -> str:
         "launch": _launch(study),
         "progress": charts.best_so_far(trials, unit=problem.objective.rate_unit, simulated=simulated),
         "throughput": charts.throughput(trials, unit=problem.objective.rate_unit),
-        "memory": charts.memory(trials, problem.cluster.usable_bytes),
+        "memory": charts.memory(trials, memory_limits(problem).reported),
         "surrogate": _surrogate(problem, candidates, trials),
         "verified": section_of_verifications(found) if (found := past(study.folder)) else None,
         "early": words.early_termination(trials, q_max=problem.limits.q_max),

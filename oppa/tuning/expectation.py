@@ -63,6 +63,8 @@ class Expectation:
     """Number of configurations that are predicted to fit."""
     least_bytes: int
     """Least memory that a configuration is predicted to need."""
+    usable_bytes: int
+    """Memory that predictions may fill."""
 
     def to_dict(self) -> dict[str, object]:
         """Return JSON values."""
@@ -159,6 +161,7 @@ def expect(
         too_short=float(too_short.mean()),
         fitting=int(fits.sum()),
         least_bytes=int(medians_bytes.min()),
+        usable_bytes=usable,
     )
 
 

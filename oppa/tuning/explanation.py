@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from oppa.cost.memory_limits import memory_limits
 from oppa.errors import InputError
 from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import Configuration
@@ -91,7 +92,7 @@ def explain(
         repeats=repeats,
         steps_per_s=statistics.geometric_mean(measured) if measured else None,
         prediction=_predicted(designer, candidate),
-        usable_bytes=problem.cluster.usable_bytes,
+        usable_bytes=memory_limits(problem).reported,
         best=best,
         best_steps_per_s=best_rate,
         best_measured=result is not None,
