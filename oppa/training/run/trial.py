@@ -17,6 +17,7 @@ from oppa.training.data.sources import source_of
 from oppa.training.parallel.mesh import Mesh
 from oppa.training.profiler.memory import PeakMemory, exact_pages, memory_limit
 from oppa.trials.trial_folder import Measurement, TrialSpec
+from oppa.units import format_bytes
 
 
 class Trainable(Protocol):
@@ -46,8 +47,12 @@ def train(build: Build, spec: TrialSpec, mesh: Mesh, stop_requested: Callable[[]
 def _steps(build: Build, spec: TrialSpec, mesh: Mesh, peak: PeakMemory) -> Iterator[tuple[float, Tensor | None]]:
     """Yield the start time and this rank's loss of each step.
 
-    The warm-up counts as the first step, but has two optimizer steps. In the first, memory is measured under a loose limit. Before the
-    second, all persistent memory is allocated, and the limit is as strict as an accelerator's. On a CPU, the timed steps have no limit.
+    The warm-up counts as the first step, but has two optimizer steps. In the first, memory is measured under a loose limit, and then its
+    peak is compared with the limit. Before the second, all persistent memory is allocated, and the limit is as strict as an accelerator's.
+    On a CPU, the timed steps have no limit.
+
+    Raises:
+        MemoryError: the first step needed more than the limit.
     """
     source = source_of(spec)
     share = spec.configuration.global_batch // mesh.dp.size
@@ -57,6 +62,8 @@ def _steps(build: Build, spec: TrialSpec, mesh: Mesh, peak: PeakMemory) -> Itera
         with peak.watch(), memory_limit(limit_bytes, mesh.device, room=True):
             replica = build(spec, mesh)
             first = time.monotonic(), replica.step(source.batch(0, sequences).to(mesh.device))
+        if limit_bytes is not None and peak.bytes() > limit_bytes:
+            raise MemoryError(f"cannot allocate {peak.bytes()} bytes: the limit is {format_bytes(limit_bytes)}")
         with memory_limit(limit_bytes, mesh.device, held_bytes=peak.held_bytes):
             replica.step(source.batch(1, sequences).to(mesh.device))
     yield first
