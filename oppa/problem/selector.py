@@ -83,8 +83,15 @@ def _part_of_id(extra: Parameter) -> str:
 
 
 def values_of(text: str, space: SearchSpace) -> Setting:
-    """Return the values that a text such as `dp=2,tp=1` states; raises InputError as `find` does."""
-    return dict(_entry(part.strip(), space) for part in text.split(","))
+    """Return the values that a text such as `dp=2,tp=1` states; raises InputError as `find` does, and if a parameter has two values."""
+    setting: dict[str, Value] = {}
+    for part in text.split(","):
+        name, value = _entry(part.strip(), space)
+        if setting.setdefault(name, value) != value:
+            raise InputError(
+                f"`{text}` gives `{name}` two values: {spell(setting[name])} and {spell(value)}", hint="give each parameter once"
+            )
+    return setting
 
 
 def worded(text: str) -> dict[str, str]:

@@ -26,6 +26,8 @@ from oppa.trials.file_systems import MOUNTS, is_on_network
 
 FILE = "study.db"
 OF_A_STUDY = "best", "trials"
+MOST_LISTED = 6
+"""Studies that a hint names."""
 """Names that a study replaces in its folder: the folder of the winner, and that of the trials."""
 
 
@@ -60,6 +62,14 @@ def connect_new(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None)
 
 
+def _studies_in(folder: Path) -> str:
+    """Return a hint for a folder that is no study: the studies in it, or how to create one."""
+    inside = sorted(found.parent.name for found in folder.glob(f"*/{FILE}"))
+    if not inside:
+        return "create one with `oppa tune JOB --study FOLDER`; `oppa report` reports a run"
+    return f"name one of its studies: {', '.join(inside[:MOST_LISTED])}{', ...' if len(inside) > MOST_LISTED else ''}"
+
+
 def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connection:
     """Open the study's file, check it, and migrate it if an earlier version of oppa made it.
 
@@ -71,7 +81,7 @@ def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connec
     """
     path = folder / FILE
     if not path.is_file():
-        raise StudyError(f"`{folder}` is not a study folder", hint="create one with `oppa tune JOB --study FOLDER`")
+        raise StudyError(f"`{folder}` is not a study folder", hint=_studies_in(folder))
     writable = os.access(folder, os.W_OK)
     network = writable and is_on_network(folder, mounts)
     with disk_errors(folder):

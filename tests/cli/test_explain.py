@@ -10,7 +10,7 @@ from oppa.cli.views import style
 def test_what_is_not_valid_names_its_constraint_and_what_would_be(oppa) -> None:
     said = oppa("explain", "job.toml", "dp=2,tp=2").stdout
     assert "every device runs one rank" in said and "dp * tp * pp == devices" in said
-    assert "dp = 2, pp = 1 or 2, tp = 2" in said and "valid instead\n  dp = 1\n  tp = 1" in said
+    assert "dp = 2, pp = 1 or 2, tp = 2" in said and "valid with one of these changes\n  dp = 1\n  tp = 1" in said
 
 
 def test_without_a_study_the_prior_speaks(oppa) -> None:

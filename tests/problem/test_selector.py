@@ -79,6 +79,7 @@ def test_each_alternative_is_valid(candidates: Candidates, text: str) -> None:
         ("ddp=2", "`ddp` is not a parameter of the space `torch`", "did you mean `dp`?"),
         ("dp=3", "`dp = 3` does not divide `devices = 4`", "use one of 1, 2, 4"),
         ("schedule=zbv", "`schedule = zbv` is not legal", '"zb-v"'),
+        ("dp=2,tp=1,dp=4", "gives `dp` two values: 2 and 4", "once"),
         ("fast", "`fast` is not a configuration", "dp=2,tp=1"),
         ("dp4_tp1_pp1_z0_mbs1_ffffff", "no configuration of the space has the id", "dp4_tp1_pp1_z0_mbs1"),
     ],

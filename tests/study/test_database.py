@@ -14,8 +14,18 @@ A = Configuration(dp=2, global_batch=8, micro_batch=1)
 
 
 def test_a_folder_without_a_study_says_so(tmp_path) -> None:
-    with pytest.raises(StudyError, match="is not a study folder"):
+    with pytest.raises(StudyError, match="is not a study folder") as refused:
         Study(tmp_path)
+    assert "oppa tune" in refused.value.hint
+
+
+def test_a_folder_of_studies_names_them(tmp_path) -> None:
+    for number in range(8):
+        (tmp_path / f"job-{number}").mkdir()
+        (tmp_path / f"job-{number}" / database.FILE).touch()
+    with pytest.raises(StudyError, match="is not a study folder") as refused:
+        Study(tmp_path)
+    assert refused.value.hint == "name one of its studies: job-0, job-1, job-2, job-3, job-4, job-5, ..."
 
 
 @pytest.mark.parametrize("name", database.OF_A_STUDY)

@@ -8,7 +8,7 @@ from rich.markup import escape
 from oppa.cli.views import style
 from oppa.cli.views.breakdown_view import print_breakdown
 from oppa.problem.selector import alternatives, violations
-from oppa.units import format_bytes
+from oppa.units import format_bytes, with_noun
 
 if TYPE_CHECKING:
     from oppa.problem.candidates import Candidates
@@ -31,7 +31,7 @@ def print_violations(text: str, asked: "Setting", problem: "Problem", candidates
         lines += ["", f"  {escape(each.why)}", f"  [cyan]{escape(each.rule)}[/]   here {escape(each.here)}"]
     others = alternatives(candidates, asked)
     none = "no change of one parameter makes it valid: `oppa space` lists valid configurations"
-    lines += ["", "[bold]valid instead[/]" if others else none]
+    lines += ["", "[bold]valid with one of these changes[/]" if others else none]
     lines += [f"  {name} = {escape(' or '.join(map(str, values)))}" for name, values in others.items()]
     style.out().print("\n".join(lines))
 
@@ -84,7 +84,7 @@ def _tried(known: "Explanation", folder: Path | None) -> str:
     ended = f"trial {tried.id}, {style.outcome(tried.outcome)}"
     if tried.steps_per_s is None:
         return f"{ended}{f', rank {tried.rank}' if tried.rank is not None else ''}: {escape(tried.cause)}"
-    times = f"{len(known.repeats)} repeats" if known.repeats else f"the mean of {known.trials} trials" if known.trials > 1 else ""
+    times = with_noun(len(known.repeats), "repeat") if known.repeats else f"the mean of {known.trials} trials" if known.trials > 1 else ""
     sought, unit = known.objective, escape(known.objective.unit)
     repeated = f"; {style.objective(sought, known.steps_per_s)} {unit} in {times}" if times else ""
     measured = style.objective(sought, tried.steps_per_s, tried.stddev)
