@@ -26,9 +26,9 @@ from oppa.trials.file_systems import MOUNTS, is_on_network
 
 FILE = "study.db"
 OF_A_STUDY = "best", "trials"
+"""Names that a study replaces in its folder: the folder of the winner, and that of the trials."""
 MOST_LISTED = 6
 """Studies that a hint names."""
-"""Names that a study replaces in its folder: the folder of the winner, and that of the trials."""
 
 
 def create(folder: Path, meta: dict[str, str]) -> None:

@@ -121,7 +121,7 @@ class Upward:
         rows = torch.from_numpy(free(self._n, taken))
         rows = rows[~self.pruning.infeasible[rows]]
         rows = rows[self._deviations[rows].argsort(stable=True)]  # the frameworks' defaults win ties
-        slack = self.log_slack.of_candidates(rows)
+        slack = self.log_slack.of_candidates(rows, bounded=True)
         may_fit = slack.mean < TOO_LARGE * slack.stddev
         if not may_fit.any():
             return int(rows[slack.mean.argmin()]) if len(rows) else None
@@ -144,10 +144,10 @@ class Upward:
         return f"[proxy] measures at most {VERIFIED} configurations at full size, besides the baseline"
 
     def of_candidates(self, rows: Tensor | slice = slice(None)) -> tuple[Normal, Normal]:
-        """Return the posterior of log throughput and of log(memory / limit) of full-size candidates, by number."""
+        """Return the posterior of log throughput and of log(memory / limit), to compare with 0, of full-size candidates, by number."""
         rows = torch.arange(self._n)[rows]
         rate = self.log_rate.likeliest.of_candidates(rows)
-        return Normal(rate.mean, (rate.stddev.square() + self.unseen_variance).sqrt()), self.log_slack.of_candidates(rows)
+        return Normal(rate.mean, (rate.stddev.square() + self.unseen_variance).sqrt()), self.log_slack.of_candidates(rows, bounded=True)
 
     def predict(self, candidate: int) -> Prediction:
         """Return the prediction for a trial of a full-size candidate."""
