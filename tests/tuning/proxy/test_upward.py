@@ -11,6 +11,7 @@ from oppa.cost.beliefs import beliefs_of_job
 from oppa.cost.coefficients import medians
 from oppa.cost.facts import workload_of
 from oppa.cost.memory import memory
+from oppa.cost.memory_limits import memory_limits
 from oppa.cost.step_time import step_time
 from oppa.problem.problem import Problem
 from oppa.tuning.designer import Observation
@@ -59,7 +60,7 @@ def upward(job, full, proxy):
 def test_what_the_smaller_size_teaches_holds_at_full_size(job, full, proxy, upward) -> None:
     rates, needed = truth(job)
     untaught = Upward(job, full, proxy, ())
-    for quantity, of in enumerate((rates, np.log(needed / job.cluster.usable_bytes))):
+    for quantity, of in enumerate((rates, np.log(needed / memory_limits(job).reported))):
         before, after = (np.abs(each.of_candidates()[quantity].mean.numpy() - of) for each in (untaught, upward))
         assert np.median(after) < 0.5 * np.median(before)
 
