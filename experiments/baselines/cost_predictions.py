@@ -7,7 +7,6 @@ Notation (N candidates, p encoded parameters):
 """
 
 import dataclasses
-import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,5 +40,5 @@ def cost_predictions(problem: Problem, candidates: Candidates) -> CostPrediction
         raise InputError("this designer needs the cost model, which predicts only jobs with [model] and no [objective]", hint=MODEL_HINT)
     prior = Oppa(problem, candidates, seed=0, doubts=False)
     rate, slack = prior.log_rate.at(slice(None)).mean, prior.log_slack.at(slice(None))
-    slack = Normal(slack.mean + math.log(prior.limits.predicted / prior.limits.stated), slack.stddev)
+    slack = Normal(slack.mean + prior.limits.log_excess, slack.stddev)
     return CostPredictions(rate=rate, slack=slack, points=np.column_stack([encode(candidates), -rate, slack.mean]))

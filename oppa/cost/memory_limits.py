@@ -5,6 +5,7 @@ a part of that, so they may fill a larger share of the device (`usable_share` of
 """
 
 import dataclasses
+import math
 from typing import Self
 
 from oppa.cost.beliefs import framework_of
@@ -25,6 +26,11 @@ class MemoryLimits:
     """The prediction for programs that report so much."""
     is_certain: bool
     """Programs report all that they need, as on CPUs."""
+
+    @property
+    def log_excess(self) -> float:
+        """Return the logarithm of the largest prediction over the stated limit."""
+        return math.log(self.predicted / self.stated)
 
     @classmethod
     def plain(cls, limit_bytes: int) -> Self:

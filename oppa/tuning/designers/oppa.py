@@ -174,7 +174,7 @@ class Oppa:
     def _stated_slack(self, rows: Tensor) -> Normal:
         """Return log(memory / stated limit) of candidates, for the first trials: the predicted memory may be too large."""
         slack = self.log_slack.of_candidates(rows)
-        return Normal(slack.mean + math.log(self.limits.predicted / self.limits.stated), slack.stddev)
+        return Normal(slack.mean + self.limits.log_excess, slack.stddev)
 
     def reason_to_end(self, skipped: int) -> str:
         """Return why nothing more is suggested."""
