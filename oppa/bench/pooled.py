@@ -14,7 +14,7 @@ from oppa.bench.intervals import Estimate, Table, estimate, mean, mean_differenc
 from oppa.bench.runs import Log, SearchRun
 from oppa.bench.scores import OURS, best_at, grouped, longest_s, seconds_to, to_json
 from oppa.bench.search_page import LOG, in_order
-from oppa.bench.sections import user_section
+from oppa.bench.sections import fit_section, user_section
 from oppa.bench.suites import SUITES
 from oppa.bench.variations import PLAIN
 from oppa.report.inputs import Inputs
@@ -120,6 +120,7 @@ def pooled_sections(suites: Sequence[SuiteRuns], trials: int, skipped: Mapping[s
         _lead_section(list(leads(suites, trials))),
         _seconds_section(second_ratios(suites, trials), [each.suite for each in suites]),
         dataclasses.replace(gains, title="What a user gains, all suites together") if gains else None,
+        fit_section([run for run in together.runs if run.designer == "oppa"]),
         adversarial_section(hard, trials),
         _skipped_section(skipped),
     ]

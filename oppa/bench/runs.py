@@ -59,6 +59,8 @@ class SearchRun:
     memory: tuple[float | None, ...]
     """Measured memory of each trial over the limit."""
     predicted_memory: tuple[float | None, ...]
+    probability_fits: tuple[float | None, ...] = ()
+    """Predicted probability that each new configuration fits; None for repeats and for baselines. Empty in older logs."""
     untuned: float | None = None
     """True throughput of the untuned job over the task's best; None if it does not run, and in older logs."""
     winner: str | None
@@ -106,11 +108,19 @@ class SearchRun:
             log_stddev=_short(p.log_stddev if p else None for p in predictions),
             memory=_short(e.result.memory_bytes / limit if e.result.memory_bytes else None for e in records),
             predicted_memory=_short(p.memory_bytes / limit if p and p.memory_bytes else None for p in predictions),
+            probability_fits=_short(map(_probability_fits, records, _are_new(records))),
             untuned=_untuned(task),
             winner=None if incumbent is None else task.candidates.configuration(incumbent).id,
             thinking_s=round(sum(each.thinking_s for each in records), 3),
             length_scales=length_scales and {name: round(value, 2) for name, value in length_scales.items()},
         )
+
+
+PER_TRIAL = (
+    *("best_at", "seconds", "steps", "outcomes", "measured"),
+    *("predicted", "log_stddev", "memory", "predicted_memory", "probability_fits"),
+)
+"""Fields of a run with one entry for each trial."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +212,17 @@ def _untuned(task: BenchmarkTask) -> float | None:
     rates = task.steps_per_s[reference_order(task.candidates, task.problem.baseline)]
     running = rates[~np.isnan(rates)]
     return round(float(running[0]) / task.best, DIGITS) if len(running) else None
+
+
+def _are_new(records: Sequence[TrialRecord]) -> list[bool]:
+    """Return which trials are the first ones of their configurations."""
+    candidates = [each.candidate for each in records]
+    return [candidate not in candidates[:number] for number, candidate in enumerate(candidates)]
+
+
+def _probability_fits(record: TrialRecord, is_new: bool) -> float | None:
+    """Return the predicted probability that a trial's configuration fits; None if no designer chose it anew, or none is predicted."""
+    return record.prediction.probability_fits if record.prediction and record.chosen and is_new else None
 
 
 def _short(values: Iterable[float | None]) -> tuple[Any, ...]:

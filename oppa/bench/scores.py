@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from oppa.bench.run_designer import RUN_S
-from oppa.bench.runs import RAN, SearchRun
+from oppa.bench.runs import PER_TRIAL, RAN, SearchRun
 
 NEAR = 0.95
 OURS = ("oppa", "oppa-paper", "oppa-no-prior", "oppa-no-early-stop")
@@ -100,8 +100,7 @@ def until_it_pays(run: SearchRun) -> SearchRun:
     """Return the run up to the first trial that was not expected to pay; the whole run of a designer that states no expectation."""
     if run.paying is None or run.paying >= len(run.outcomes):
         return run
-    each = ("best_at", "seconds", "steps", "outcomes", "measured", "predicted", "log_stddev", "memory", "predicted_memory")
-    return dataclasses.replace(run, **{name: getattr(run, name)[: run.paying] for name in each})
+    return dataclasses.replace(run, **{name: getattr(run, name)[: run.paying] for name in PER_TRIAL})
 
 
 def net_gain_s(run: SearchRun, share: float) -> float:

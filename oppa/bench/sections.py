@@ -1,5 +1,6 @@
 """Make the tables of a comparison, each from its runs alone."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -23,12 +24,14 @@ from oppa.bench.scores import (
 )
 from oppa.problem.configuration import parse_id
 from oppa.report.record import Section
-from oppa.study.records import QUANTILE
+from oppa.study.records import EVEN, QUANTILE
 
 COLUMNS = ("designer", ">best at 5", ">10", ">20", ">trials to 95%", ">90% of runs", ">seconds")
 WARM = 5
 """First trials of each run, which the evaluation of prediction intervals leaves out."""
 MINUTES = (5, 10, 20)
+CHANCES = (0.0, 0.1, 0.3, 0.7, 0.9, 0.99, math.inf)
+"""Boundaries of probabilities, between which trials are counted together."""
 TUNED_S, TRAINED_S = 1200.0, 4 * 3600.0
 """Seconds of search, as in the paper's figure 5, and of the whole run of four hours."""
 
@@ -148,16 +151,47 @@ def confusion_section(runs: Sequence[SearchRun]) -> Section | None:
     """Tabulate the trials that were predicted to fit against those that ran (figure 23 of the paper)."""
     rows = []
     for name, group in grouped(runs).items():
-        needs = [(need, letter in RAN) for run in group for need, letter in zip(run.predicted_memory, run.outcomes, strict=True) if need]
-        if needs:
-            cells = (sum((need <= 1) == fits and ran == runs_ for need, ran in needs) for fits, runs_ in ((1, 1), (1, 0), (0, 1), (0, 0)))
-            rows.append((name, *map(str, cells)))
+        judged = [(fits, letter in RAN) for run in group for fits, letter in zip(_predicted_to_fit(run), run.outcomes, strict=True)]
+        if any(fits is not None for fits, _ in judged):
+            rows.append((name, *(str(judged.count(case)) for case in ((True, True), (True, False), (False, True), (False, False)))))
     text = (
-        "Of the trials that were run: predicted to need at most the memory limit, or more; ran, or failed. A recorded failure may have "
+        "Of the trials that were run: predicted to fit, which means with a probability of at least one half, or not; ran, or failed. "
+        "Older runs lack probabilities, and are judged by whether the predicted memory is at most the limit. A recorded failure may have "
         "other causes than memory."
     )
     columns = ("designer", ">fits, ran", ">fits, failed", ">too large, ran", ">too large, failed")
     return Section(title="Memory (figure 23)", text=text, columns=columns, rows=rows) if rows else None
+
+
+def _predicted_to_fit(run: SearchRun) -> list[bool | None]:
+    """Return whether each trial's configuration was predicted to fit; None where no memory was predicted."""
+    by_memory = [None if need is None else need <= 1 for need in run.predicted_memory]
+    chances = run.probability_fits or [None] * len(by_memory)
+    return [by_need if chance is None else chance >= EVEN for chance, by_need in zip(chances, by_memory, strict=True)]
+
+
+def fit_section(runs: Sequence[SearchRun]) -> Section | None:
+    """Tabulate the predicted probabilities to fit against the share of trials that ran, by designer; None without probabilities."""
+    rows = []
+    for name, group in grouped(runs).items():
+        pairs = [
+            (chance, letter in RAN)
+            for run in group
+            for chance, letter in zip(run.probability_fits, run.outcomes, strict=False)
+            if chance is not None
+        ]
+        for low, high in itertools.pairwise(CHANCES):
+            within = [(chance, ran) for chance, ran in pairs if low <= chance < high]
+            if within:
+                expected, ran = (statistics.fmean(each) for each in zip(*within, strict=True))
+                rows.append((name, f"{low:.0%} - {min(high, 1):.0%}", str(len(within)), f"{expected:.0%}", f"{ran:.0%}"))
+    text = (
+        "Trials of configurations that the designer had not tried, by their predicted probability to fit: how many should have run, and "
+        "how many did. What is tried is chosen for its predicted speed and its probability, so that errors of both are favoured. A "
+        "recorded failure may have other causes than memory."
+    )
+    columns = ("designer", "probability", ">trials", ">expected to run", ">ran")
+    return Section(title="Probability to fit", text=text, columns=columns, rows=rows) if rows else None
 
 
 def winner_section(runs: Sequence[SearchRun]) -> Section | None:
