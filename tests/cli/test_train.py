@@ -176,6 +176,12 @@ def test_a_run_begins_with_the_tables_fastest_and_refines_a_copy(oppa, train, ta
     assert abs(math.log(rate / trained)) <= abs(math.log(20 / trained)), "nearer to what training has seen"
 
 
+def test_a_table_without_the_jobs_batch_is_reported_and_the_run_begins_with_the_default(oppa, table) -> None:
+    said = oppa("train", "job.toml", "--table", "t", "--run", "r", "--set", "batch.global_batch=16", "--set", "train.samples=32").stderr
+    assert said.count("no measured row of the global batch 16") == 1
+    assert RunSpec.read(oppa.folder / "r").configuration.id == "dp2_tp1_pp1_z0_mbs1"
+
+
 @pytest.mark.parametrize(
     ("setting", "micro_batch"), [("global_batch=8", 4), ("global_batch=8,micro_batch=2", 2), ("micro_batch=1,dp=2", 1)]
 )

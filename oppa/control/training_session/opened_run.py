@@ -1,6 +1,7 @@
 """Open the run of a folder, new or continued, in a configuration that can be trained."""
 
 import dataclasses
+import logging
 import uuid
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from oppa.study.database import FILE
 from oppa.table.table import Table
 from oppa.training.parallel.supported_layouts import require_buildable, require_measurable, require_shareable
 from oppa.training.run.run_folder import SPEC, RunSpec
+
+_log = logging.getLogger(__name__)
 
 
 def opened_run(folder: Path, problem: Problem, options: TrainOptions) -> RunSpec:
@@ -30,6 +33,7 @@ def opened_run(folder: Path, problem: Problem, options: TrainOptions) -> RunSpec
         if (folder / FILE).exists():
             raise RunError(f"`{folder}` is a study or a table, and no run", hint="name another folder with --run")
         run = RunSpec(uuid=str(uuid.uuid4()), problem=problem, configuration=first_configuration(problem, options))
+        _warn_of_table(problem, options)
     else:
         run = RunSpec.read(folder)
         run.require_continued_by(problem, folder)
@@ -54,9 +58,17 @@ def opened_run(folder: Path, problem: Problem, options: TrainOptions) -> RunSpec
 
 def first_configuration(problem: Problem, options: TrainOptions) -> Configuration:
     """Return the configuration in which a new run begins; raises InputError if it cannot be trained."""
-    begin = options.asked or options.usual or _fastest(problem, options.table)
+    begin = options.asked or options.usual or _fastest(problem, options.table) or _default(problem)
     _require_trainable(problem, begin)
     return begin
+
+
+def _warn_of_table(problem: Problem, options: TrainOptions) -> None:
+    """Warn that a new run begins with the default, because its table measured nothing at the job's batch."""
+    if options.table and not (options.asked or options.usual or _fastest(problem, options.table)):
+        _log.warning(
+            "the table has no measured row of the global batch %d, so the run begins with the default configuration", problem.global_batch
+        )
 
 
 def _require_trainable(problem: Problem, configuration: Configuration) -> None:
@@ -95,11 +107,11 @@ def _require_files(problem: Problem) -> None:
         pretrained_of(problem.training, problem.model)
 
 
-def _fastest(problem: Problem, table: Table | None) -> Configuration:
-    """Return the configuration that the table measured as the fastest at the job's global batch, else the space's default."""
+def _fastest(problem: Problem, table: Table | None) -> Configuration | None:
+    """Return the configuration that the table measured as the fastest at the job's global batch; None if it measured none."""
     rows = [row for row in table.rows if row.source == "measured"] if table else []
     rows = [row for row in rows if row.configuration.global_batch == problem.global_batch]
-    return max(rows, key=lambda row: row.steps_per_s).configuration if rows else _default(problem)
+    return max(rows, key=lambda row: row.steps_per_s).configuration if rows else None
 
 
 def _default(problem: Problem) -> Configuration:
