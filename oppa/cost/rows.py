@@ -156,11 +156,13 @@ def _warn_of_misspelt(names: Iterable[str]) -> None:
 def broken_rules(rows: pd.DataFrame) -> dict[str, NDArray[np.bool_]]:
     """Return the rules of a row that a framework can run, each with a mask of the checked rows that break it, shape (n,).
 
-    Attention's rules are those of Megatron-LM 0.16 (`TransformerConfig`): `kv_heads` may divide `tp`, and ranks then hold copies.
+    Attention's rules are those of Megatron-LM 0.16 (`TransformerConfig`): `kv_heads` may divide `tp`, and ranks then hold copies. Its
+    all-to-all divides the heads of a rank once more (Transformer Engine's `AttnFuncWithCPAndQKVOA2A`).
     """
     dp, cp, tp, pp = (rows[name].astype(np.float64) for name in ("dp", "cp", "tp", "pp"))  # int64 products could overflow
     etp = rows["etp"].where(rows["etp"] > 0, rows["tp"])
     shared = (rows["kv_heads"] % rows["tp"] != 0) & (rows["tp"] % rows["kv_heads"] != 0)
+    exchanged = (rows["framework"] == "megatron") & rows["cp_mode"].replace(ALSO).eq("all-to-all") & (cp > 1)
     usual_width = rows["head_dim"] == 0
     width = rows["head_dim"].where(~usual_width, rows["hidden"] // rows["heads"])
     broken = {
@@ -172,6 +174,7 @@ def broken_rules(rows: pd.DataFrame) -> dict[str, NDArray[np.bool_]]:
         "heads a multiple of kv_heads": rows["heads"] % rows["kv_heads"] != 0,
         "heads a multiple of tp": rows["heads"] % rows["tp"] != 0,
         "kv_heads a multiple or a divisor of tp": shared,
+        "kv_heads a multiple of tp * cp under Megatron-LM's all-to-all": exchanged & (rows["kv_heads"] % (tp * cp) != 0),
         "qk_rope_head_dim < head_dim": rows["qk_rope_head_dim"] >= width,
         "experts_per_token <= experts": rows["experts_per_token"] > rows["experts"],
         "dense_layers <= layers": rows["dense_layers"] > rows["layers"],

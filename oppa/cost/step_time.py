@@ -36,6 +36,12 @@ QUANTISED_WEIGHT_BYTES, QUANTISED_GRADIENT_BYTES = 1.0, 0.5
 """Bytes of a gathered weight and of a reduced gradient that ZeRO++ quantises (Wang et al. 2023, section 3)."""
 OPTIMIZER_PASSES = 3
 """Passes over gradients, weights and moments: the norm for clipping, the update, the copy to the format in use."""
+HOST_UPDATE_S = 1e-9
+"""Seconds in which a host's processors update a weight with Adam; gradients and the new weight pass through its memory, too.
+
+It varies with threads and memory: 0.25 ns with all cores of a DGX-2 (Ren et al. 2021, ZeRO-Offload, table 4), 2.5 to 3 ns with eight ranks
+of DeepSpeed 0.14 on two Xeon 8358 (LLaMA-7B with and without offload, gist.github.com/chenyaofo/d4cd6a20ab4b95cb3a49491747e2139a).
+"""
 
 
 def step_time(work: Workload, c: Coefficients) -> Tensor:
@@ -75,8 +81,8 @@ def loss_time(work: Workload, c: Coefficients) -> Tensor:
 def stage_time(work: Workload, c: Coefficients) -> Tensor:
     """Return the seconds of the slowest stage on one micro-batch, shape (n,).
 
-    It is the last stage, with the output projection and the loss. If stages are balanced, they are as even as whole layers allow, but for
-    torch's own loss.
+    It is the last stage, with the output projection and the loss. Balanced stages are counted as even, also if whole layers do not allow
+    it, but for torch's own loss: whole layers predict published runs worse.
     """
     layer, head = layer_time(work, c), head_time(work, c)
     layers, heads = stage_contents(work)
@@ -255,13 +261,17 @@ def _more_operations(work: Workload, group: CollectiveGroup, gradients: Tensor, 
 
 
 def optimizer_time(work: Workload, c: Coefficients) -> Tensor:
-    """Return the seconds of the update, shape (n,): passes over all states of the parameters that a rank updates."""
+    """Return the seconds of the update, shape (n,): passes over all states of the parameters that a rank updates.
+
+    An optimizer in the host's memory computes there, so that its states move, and the ranks of a host share its processors.
+    """
     layout, machine = work.layout, work.machine
     held = stage_parameters(work)
     updated = torch.where(layout.zero_stage >= 1, sharded_parameters(work, held), held)
     states = updated * (work.gradient_bytes + work.optimizer_bytes)
     on_device = OPTIMIZER_PASSES * states / (machine.memory_bandwidth * c["memory_efficiency"])
-    on_host = states / machine.host_bandwidth
+    neighbours = torch.minimum(machine.devices_per_host, work.devices)  # they share the host's processors
+    on_host = states / machine.host_bandwidth + HOST_UPDATE_S * neighbours * updated
     return c["optimizer"] * torch.where(layout.offload_optimizer > 0, on_host, on_device)
 
 

@@ -67,6 +67,10 @@ def test_rows_and_their_other_columns_stay_as_they_are() -> None:
         ({"kv_heads": 64}, "heads a multiple of kv_heads"),
         ({"heads": 34, "head_dim": 128, "kv_heads": 2}, "heads a multiple of tp"),
         ({"heads": 36, "head_dim": 128, "kv_heads": 6}, "kv_heads a multiple or a divisor of tp"),
+        (
+            {"framework": "megatron", "cp": 2, "gpus": 128, "cp_mode": "a2a", "kv_heads": 4},
+            "kv_heads a multiple of tp * cp under Megatron-LM's all-to-all",
+        ),
         ({"experts": 4, "experts_per_token": 8}, "experts_per_token <= experts"),
         ({"qk_rope_head_dim": 128}, "qk_rope_head_dim < head_dim"),
         ({"experts": 4, "dense_layers": 100}, "dense_layers <= layers"),

@@ -17,7 +17,7 @@ from oppa.cost.hardware import load_hardware
 from oppa.cost.layers import MORE_OPERATIONS_IN_A_RING, STREAMED_SHARE, layer_times
 from oppa.cost.memory import first_stage
 from oppa.cost.stages import activation_elements, stage_parameters
-from oppa.cost.step_time import replica_time, step_time
+from oppa.cost.step_time import HOST_UPDATE_S, optimizer_time, replica_time, step_time
 from tests.cost.conftest import MEMORY, ROW, TIME, predicted, work_of
 
 law = settings(max_examples=20)
@@ -285,6 +285,13 @@ def test_weights_in_the_memory_of_the_host_move_to_the_device_in_every_pass(fram
 def test_offload_frees_memory_and_is_not_faster(part) -> None:
     kept, moved = predicted({"dp": 1, "zero": 0}, {"dp": 1, "zero": 0, "offload": part})[[MEMORY, TIME]].astype(float).to_numpy()
     assert moved[0] < kept[0] and moved[1] >= kept[1]
+
+
+@pytest.mark.parametrize(("dp", "weights_per_host"), [(1, 1.0), (8, 1.0), (16, 0.5)])
+def test_the_ranks_of_a_host_share_its_processors_for_the_update(dp, weights_per_host) -> None:
+    work = work_of({**SHARDED, "framework": "deepspeed", "dp": dp, "zero": 2, "offload": "optimizer"})
+    computed = HOST_UPDATE_S * weights_per_host * stage_parameters(work).item()
+    assert computed < optimizer_time(work, {**medians(load_beliefs("step_time")), "optimizer": 1.0}).item() < 1.5 * computed
 
 
 def test_layers_that_recompute_are_between_none_and_all() -> None:
