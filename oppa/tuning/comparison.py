@@ -4,8 +4,9 @@ A search reports the luckiest of many noisy trials. Only interleaved repeats sho
 """
 
 import dataclasses
+import itertools
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from oppa.problem.candidates import Candidates
@@ -150,11 +151,23 @@ def contenders(result: WinnerComparison) -> list[Trial]:
     return [trial for trial in (result.best, result.runner_up, result.reference) if trial is not None]
 
 
-def untried_reference(trials: Sequence[Trial], candidates: Candidates, baseline: Configuration | None = None) -> int | None:
-    """Return the number of the next candidate to try as the reference; None once one was measured, or too many were not."""
-    tried = _tries(trials, candidates)
+def untried_reference(
+    trials: Sequence[Trial],
+    candidates: Candidates,
+    baseline: Configuration | None = None,
+    *,
+    may_fit: Callable[[int], bool] = lambda _: True,
+) -> int | None:
+    """Return the number of the next candidate to try as the reference; None once one was measured, or too many were not.
+
+    Args:
+        may_fit: Return whether a candidate is predicted to fit in memory; the others are tried after all that are.
+    """
+    tried, order = _tries(trials, candidates), reference_order(candidates, baseline)
     spent = sum(trial.purpose == BASELINE for own in tried.values() for trial in own)
-    for candidate in reference_order(candidates, baseline):
+    present = None if baseline is None else candidates.index_of(baseline)
+    likely = (candidate for candidate in order if candidate in tried or candidate == present or may_fit(candidate))
+    for candidate in itertools.chain(likely, order):
         if candidate not in tried:
             return candidate if spent < BASELINES else None
         if any(map(_measured, tried[candidate])) and not is_unreliable(trials, candidates.configuration(candidate)):

@@ -26,7 +26,7 @@ def find_winner(executor: TrialExecutor, candidates: Candidates, designer: Desig
         running, trials = study.running(), study.trials()  # in this order, so that one that ends meanwhile is seen
         result = compare_contenders(trials, candidates, repeats, baseline)
         executor.failing_repeatedly(trials)
-        reference = untried_reference(trials, candidates, baseline)
+        reference = _untried_reference(trials, candidates, designer, executor.problem)
         expected_s = None if reference is None else complete_s(prediction_of(designer, reference), trials, executor.problem)
         if reference is not None and allows(executor, trials, expected_s):
             due, purpose, pairing = candidates.configuration(reference), BASELINE, None
@@ -55,6 +55,16 @@ def find_winner(executor: TrialExecutor, candidates: Candidates, designer: Desig
             executor.wait()  # the trials of other tuners hold the rest of the budget
 
 
+def _untried_reference(trials: Sequence[Trial], candidates: Candidates, designer: Designer, problem: Problem) -> int | None:
+    """Return the next reference to try, as far as the designer can tell one that fits."""
+
+    def may_fit(candidate: int) -> bool:
+        prediction = prediction_of(designer, candidate)
+        return prediction is None or prediction.fits(problem.cluster.usable_bytes)
+
+    return untried_reference(trials, candidates, problem.baseline, may_fit=may_fit)
+
+
 def last_of(trials: Sequence[Trial], running: Sequence[Lease]) -> int:
     """Return the number of the last trial among those that ended or run; 0 if there is none."""
     return max([*(trial.id for trial in trials), *(lease.trial for lease in running)], default=0)
@@ -63,7 +73,7 @@ def last_of(trials: Sequence[Trial], running: Sequence[Lease]) -> int:
 def verification_s(trials: Sequence[Trial], candidates: Candidates, designer: Designer, problem: Problem) -> float:
     """Return the seconds that verification is expected to take, given the trials so far; infinity if nothing is known."""
     repeats, baseline = problem.limits.repeats, problem.baseline
-    result, reference = compare_contenders(trials, candidates, repeats, baseline), untried_reference(trials, candidates, baseline)
+    result, reference = compare_contenders(trials, candidates, repeats, baseline), _untried_reference(trials, candidates, designer, problem)
     known = {} if result is None else {trial.configuration: repeat_s(trial, problem) for trial in contenders(result)}
     untried_s = None if reference is None else complete_s(prediction_of(designer, reference), trials, problem)
     slowest_s = max(known.values(), default=math.inf)

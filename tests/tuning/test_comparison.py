@@ -113,6 +113,20 @@ def test_a_baseline_that_was_never_tried_is_looked_for_first(record, others, can
     assert untried_reference(record.trials, candidates, candidates.configuration(others[1])) == others[1]
 
 
+def test_defaults_that_are_predicted_not_to_fit_are_tried_after_all_others(record, defaults, candidates) -> None:
+    may_fit = defaults[2:4].__contains__
+    tried = []
+    while (candidate := untried_reference(record.trials, candidates, may_fit=may_fit)) is not None:
+        tried.append(candidate)
+        record.baseline(candidate, None, "out_of_memory")
+    assert tried == [*defaults[2:4], *(each for each in defaults if each not in defaults[2:4])][:BASELINES]
+
+
+def test_a_baseline_is_tried_though_it_is_predicted_not_to_fit(record, others, candidates) -> None:
+    baseline = candidates.configuration(others[1])
+    assert untried_reference(record.trials, candidates, baseline, may_fit=lambda _: False) == others[1]
+
+
 def test_the_default_may_win(record, default, others) -> None:
     usual = record.search(default, 1.0)
     second = record.search(others[0], 3.0)
