@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import FSDPModule
 from torchtitan.distributed import utils as dist_utils  # type: ignore[import-not-found,unused-ignore]
 from torchtitan.trainer import Trainer  # type: ignore[import-not-found,unused-ignore]
 
@@ -70,8 +69,6 @@ class OppaTrainer(Trainer):  # type: ignore[misc,unused-ignore]
         self.position = Position.of(run, self.config.training.steps * batch, batch)
         noise_scale = required(run.resume, **self._facts()) if run and run.resume else None
         self._measured = MeasuredSteps(statistics(model) if statistics else None, noise_scale)
-        if self._measured.is_measuring:
-            self._average(model)
         if run is not None:
             self._follow(run)
 
@@ -112,20 +109,11 @@ class OppaTrainer(Trainer):  # type: ignore[misc,unused-ignore]
 
     def forward_backward_step(self, *, global_valid_tokens: torch.Tensor, **inputs: Any) -> torch.Tensor:
         """Add the gradient of a micro-batch, and return its share of the mean loss of the step's tokens."""
-        tokens, replicas, measures = global_valid_tokens, self.dataloader.replicas, self._measured.is_measuring
-        loss: torch.Tensor = super().forward_backward_step(global_valid_tokens=tokens / replicas if measures else tokens, **inputs)
-        if measures:
-            loss = loss / replicas
+        loss: torch.Tensor = super().forward_backward_step(global_valid_tokens=global_valid_tokens, **inputs)
         self._losses.append(loss.detach())
-        if measures and len(self._losses) == len(self._counts):
-            self._measured.end(self._plan, self._counts, self._counts, float(tokens))
+        if self._measured.is_measuring and len(self._losses) == len(self._counts):
+            self._measured.end(self._plan, self._counts, self._counts, float(global_valid_tokens))
         return loss
-
-    def _average(self, model: torch.nn.Module) -> None:
-        """Let FSDP2 average gradients of losses that are as many times larger, as gradient statistics require; the sum is the same."""
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                module.set_gradient_divide_factor(float(self.dataloader.replicas))
 
     def _follow(self, run: Run) -> None:
         """Let schedule, checkpoints, validation and memory go by the run."""
