@@ -4,11 +4,14 @@ import copy
 import dataclasses
 import gc
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from oppa.errors import InputError
 from oppa.training import GradientStatistics, check_gradient_statistics
@@ -75,6 +78,31 @@ def test_what_is_not_watched_any_more_is_not_seen() -> None:
     assert closed.norms[0].small == 0
     statistics.step([2, 2])
     assert statistics.norms[0].small > 0
+
+
+@pytest.fixture
+def two_ranks() -> Iterator[None]:
+    """Let this process be one of two ranks, whose peer never answers."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_gradients_that_fsdp2_accumulates_apart_are_found_again_after_a_pause() -> None:
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    model, found = fully_shard(linear().float(), mp_policy=policy), []
+    statistics = GradientStatistics(model, over="workers")
+    for _ in range(2):
+        for index in range(2):
+            model.set_requires_gradient_sync(index == 1)
+            (model(torch.full((1, 4), index + 1.0)).square().mean() / 2).backward()
+        statistics.step([1, 1])
+        found.append(statistics.norms[0].small)
+        statistics.pause()
+        statistics.resume()
+        model.zero_grad()
+    assert found[0] == found[1] > 0
 
 
 def test_a_model_that_was_watched_frees_its_memory() -> None:

@@ -28,6 +28,8 @@ from oppa.training.torch_internals import accumulated_apart
 
 Norm = Callable[[Tensor, Tensor], object]
 """Writes the norm of a gradient into a scalar tensor."""
+Elsewhere = Callable[[], Tensor | None]
+"""Returns the gradient that is accumulated outside a parameter, if there is one."""
 
 _LARGE = 1 << 18
 
@@ -126,8 +128,8 @@ class GradientNorms:
         )
         """Factor of each parameter's squared norms by group of parameters, shape (pools, parameters)."""
         self._weights: tuple[tuple[float, ...], Tensor] = ((), like)
-        self._leaves: dict[str, weakref.ref[nn.Parameter]] = {
-            name: weakref.ref(parameter) for name, parameter in self._parameters.items() if not isinstance(parameter, DTensor)
+        self._leaves: dict[str, tuple[weakref.ref[nn.Parameter], Elsewhere]] = {
+            name: (weakref.ref(parameter), _nowhere) for name, parameter in self._parameters.items() if not isinstance(parameter, DTensor)
         }
         """Parameters that are part of the graph, as far as they are known: those of FSDP2 are gathered ones."""
         self._hooks: dict[str, RemovableHandle] = {}
@@ -136,9 +138,9 @@ class GradientNorms:
 
     def open(self) -> None:
         """Register the hooks."""
-        for name, leaf in self._leaves.items():
+        for name, (leaf, apart) in self._leaves.items():
             if (parameter := leaf()) is not None:
-                self._watch(name, parameter)
+                self._watch(name, parameter, apart)
         if len(self._leaves) < len(self._parameters):
             self._gathering = self._on_gathered(self._module)
 
@@ -150,11 +152,11 @@ class GradientNorms:
         self._table.clear()
         self._astray.clear()
 
-    def _watch(self, name: str, leaf: nn.Parameter, apart: Callable[[], Tensor | None] = lambda: None) -> None:
+    def _watch(self, name: str, leaf: nn.Parameter, apart: Elsewhere) -> None:
         """Register the hook of a parameter, unless the user has frozen it.
 
         Args:
-            apart: Returns the gradient that was accumulated outside the parameter.
+            apart: Returns the gradient that was accumulated outside the parameter; it outlives the hook.
         """
         if not leaf.requires_grad:
             return
@@ -194,8 +196,8 @@ class GradientNorms:
                 # A `checkpoint_wrapper` has names of its own for its parameters, which those of the whole module are not.
                 for name, leaf in nn.Module.named_parameters(part, prefix):
                     if name in self._parameters and name not in self._leaves and not isinstance(leaf, DTensor):
-                        self._leaves[name] = weakref.ref(leaf)
-                        self._watch(name, leaf, apart.get(id(leaf), lambda: None))
+                        self._leaves[name] = weakref.ref(leaf), apart.get(id(leaf), _nowhere)
+                        self._watch(name, leaf, self._leaves[name][1])
 
             return before
 
@@ -268,6 +270,10 @@ class GradientNorms:
             for handle in self._gathering:
                 handle.remove()
             self._gathering = []
+
+
+def _nowhere() -> None:
+    """Return no gradient: all of it is accumulated in the parameter."""
 
 
 def _like(parameters: Iterable[nn.Parameter]) -> Tensor:
