@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from oppa.control.own_trainer import contract
+from oppa.control.own_trainer.checkpoint_record import is_recorded
 from oppa.control.own_trainer.contract import Abilities, AttemptTerms, LeftState, PlanTerms, SavedState, StepReport
 from oppa.control.own_trainer.reports import ReportCheck
 from oppa.control.own_trainer.run_book import RunBook
@@ -164,19 +165,11 @@ class OwnAttempt:
         # What is written last is read first: a checkpoint comes after its steps, and a step after its plan.
         left = contract.read_record(LeftState, self.folder, contract.LEFT) if self.left is None else None
         saved = self._new_saved()
-        reports = [contract.parse_record(StepReport, line, MEASUREMENTS) for line in self._new_lines()]
-        self._check.require_one_start(reports)  # before the plans, which begin again too
-        # Each plan comes before its first step, and after the steps whose samples it counts.
-        in_order: Iterator[PlanTerms | StepReport] = heapq.merge(self._new_plans(), reports, key=_step_of)
-        for new in in_order:
-            if isinstance(new, PlanTerms):
-                self._check.announced(new, self._asked(self.plan.number + 1))
-                self._plans[new.number] = new
-            else:
-                self._take(new)
+        self.read_steps()
+        newest = left or (saved[-1][0] if saved else None)
         for state, name in saved:
             try:
-                self._keep(state)
+                self._keep(state, may_be_gone=state is not newest)
             except OSError:
                 del self._saved[name]
         if self.is_done and self.abilities is not None and not self.leaving_s:
@@ -190,6 +183,25 @@ class OwnAttempt:
                     raise
                 return
             self.left, self.left_s = left, self._clock()
+
+    def read_steps(self) -> bool:
+        """Read new plans and steps, and write them down; return False if there was no step.
+
+        Raises:
+            MeasurementError: as `read` does.
+            TrainingError: as `read` does.
+        """
+        reports = [contract.parse_record(StepReport, line, MEASUREMENTS) for line in self._new_lines()]
+        self._check.require_one_start(reports)  # before the plans, which begin again too
+        # Each plan comes before its first step, and after the steps whose samples it counts.
+        in_order: Iterator[PlanTerms | StepReport] = heapq.merge(self._new_plans(), reports, key=_step_of)
+        for new in in_order:
+            if isinstance(new, PlanTerms):
+                self._check.announced(new, self._asked(self.plan.number + 1))
+                self._plans[new.number] = new
+            else:
+                self._take(new)
+        return bool(reports)
 
     def ask(self, decision: ControllerDecision, *, before: int | None = None) -> None:
         """Ask for another batch in the same layout, which begins before so many samples, or not at all."""
@@ -334,13 +346,21 @@ class OwnAttempt:
             message = f"the trainer left after {left.step} steps, but has reported {self._check.step}"
             raise TrainingError(message, hint="call `run.step` after each optimizer step")
 
-    def _keep(self, state: SavedState) -> None:
+    def _keep(self, state: SavedState, *, may_be_gone: bool = False) -> None:
+        """Record a checkpoint, unless a process before has done so.
+
+        Args:
+            state: What the trainer stated.
+            may_be_gone: The trainer may have removed it, because it has saved another one since.
+        """
         self._check.require_state(state)
         if not state.is_present:
+            if may_be_gone:
+                return
             message = f"the trainer stated the checkpoint `{state.checkpoint}`, which does not exist"
             raise TrainingError(message, hint="call `run.saved` and `run.leave` after the checkpoint is complete")
         before = self._paths.setdefault(state.checkpoint, state.step)
-        if state.step >= self._seen or state.step == self.terms.step:
+        if state.step >= self._seen or state.step == self.terms.step or not is_recorded(self._book.folder, state.step):
             trained = self._trained(state)
             self._book.saved(trained, self._configurations.get(trained.plan.number, self.configuration))
         if before != state.step:

@@ -1,7 +1,7 @@
 """Catch up with earlier processes of oppa that trained the run: the changes they made, and what nobody has written down."""
 
 import contextlib
-from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 from oppa.control.own_trainer.attempt import OwnAttempt
@@ -28,16 +28,20 @@ def catch_up(book: RunBook) -> float | None:
     started = {number: path for number, path in attempts_of(book.folder).items() if (path / ATTEMPT).exists()}
     if not started:
         return None
-    last, ended, step = started[max(started)], ledger.last(book.folder), _last_step(book.folder)
+    last, ended = started[max(started)], ledger.last(book.folder)
+    step: Line | None = None
+    for step in _steps(book.folder):
+        book.resume(step)
     with contextlib.suppress(MeasurementError, TrainingError):  # what is damaged is lost, as after any failure
         terms = AttemptTerms.read(last)
         if terms is not None and ended is not None and ended["event"] != ledger.ENDED:
-            book.resume(step)
-            OwnAttempt(last, terms, book, seen=book.step).read()
+            attempt = OwnAttempt(last, terms, book, seen=book.step)
+            while attempt.read_steps():  # all of them, because the last checkpoint comes after the last step
+                pass
+            attempt.read()
     return step["time"] if step is not None else None
 
 
-def _last_step(folder: Path) -> Line | None:
-    """Return the last valid step; None without one."""
-    found = deque((line for line in StandingLines(folder) if line["event"] == ledger.STEP), maxlen=1)
-    return found[0] if found else None
+def _steps(folder: Path) -> Iterator[Line]:
+    """Yield the valid steps."""
+    return (line for line in StandingLines(folder) if line["event"] == ledger.STEP)

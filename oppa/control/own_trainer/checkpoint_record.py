@@ -51,6 +51,11 @@ class CheckpointRecord(SavedState):
             shutil.rmtree(old, ignore_errors=True)
 
 
+def is_recorded(run: Path, step: int) -> bool:
+    """Return True if a run's folder has the record of a checkpoint; it may be damaged."""
+    return (checkpoint_of(run, step) / FILE).exists()
+
+
 def newest_record(run: Path, *, passed: Collection[int] = ()) -> CheckpointRecord | None:
     """Return the newest record whose checkpoint is present; None if the run has no record.
 

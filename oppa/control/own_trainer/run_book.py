@@ -96,11 +96,15 @@ class RunBook:
             elif line["event"] == ADVISED and self.run.problem.run_options.advise:
                 self._count_advice(Configuration.from_dict(line["after"]), line["time"])
 
-    def resume(self, last: Line | None) -> None:
-        """Go on after the last step of the ledger; None: at the beginning."""
-        if last is not None:
-            self.step, self.samples, self.elapsed_s = last["step"] + 1, last["samples"][1], last["elapsed_s"]
-            self._elapsed[self.step] = self.elapsed_s
+    def resume(self, step: Line) -> None:
+        """Go on after a step of the ledger; give all of them in their order."""
+        self._count(step["step"], step["samples"][1], step["elapsed_s"])
+
+    def _count(self, step: int, samples: int, elapsed_s: float) -> None:
+        """Count a step that has ended, with the samples and the seconds of training up to its end."""
+        self.step, self.samples, self.elapsed_s = step + 1, samples, elapsed_s
+        self._elapsed[self.step] = elapsed_s
+        self._elapsed.pop(self.step - KEPT, None)
 
     def started(self, configuration: Configuration, record: CheckpointRecord | None) -> None:
         """Begin an attempt at a checkpoint, or at the beginning; the steps after it are void, and no advice stands."""
@@ -122,10 +126,7 @@ class RunBook:
     def stepped(self, checked: CheckedStep, configuration: Configuration) -> None:
         """Write down a step, and report it to the controller."""
         report, noise = checked.report, checked.report.noise or NOT_MEASURED
-        self.elapsed_s += report.step_time_s + report.paused_s
-        self.step, self.samples = report.step + 1, checked.samples.stop
-        self._elapsed[self.step] = self.elapsed_s
-        self._elapsed.pop(self.step - KEPT, None)
+        self._count(report.step, checked.samples.stop, self.elapsed_s + report.step_time_s + report.paused_s)
         scale = _bounded(noise.noise_scale, least=1 / _MOST)
         healthy = noise.health == "healthy" and scale is not None
         loss: dict[str, Any] = {"loss": report.loss} if report.reports_loss else {}
