@@ -130,6 +130,7 @@ class OppaTraining:
         weight = size * self.accelerator.num_processes / self._plan.global_batch
         self.accelerator.backward(loss * (weight * len(self._sizes)))
         if is_last:
+            self._set_rates(self._plan)  # again, because a schedule that is not prepared may have stepped after each micro-batch
             self._measured.end(self._plan, self._sizes)
             self._at.take(self._plan.global_batch)
 
@@ -137,7 +138,7 @@ class OppaTraining:
         accelerator = self.accelerator
         loaded = self._measured.begin(plan, accelerator.num_processes)
         self._sizes, batches = self._batches.load(loaded, accelerator.process_index, accelerator.num_processes, plan)
-        self._rate = follow(self._schedule, plan.progress / self._at.reference * self._pace, plan.learning_rate_factor)
+        self._set_rates(plan)
         self._passes, self._losses = 0, torch.zeros((), device=accelerator.device)
         # `accelerator.accumulate` counts to this, so gradients are synchronised with the last micro-batch of the step.
         accelerator.step, accelerator.gradient_accumulation_steps = 0, len(self._sizes)
@@ -147,6 +148,9 @@ class OppaTraining:
             yield send_to_device(inputs, accelerator.device)
         if self._passes != len(self._sizes):
             raise ContractError("`training.backward` was not called: call it once for each micro-batch, in place of `accelerator.backward`")
+
+    def _set_rates(self, plan: Plan) -> None:
+        self._rate = follow(self._schedule, plan.progress / self._at.reference * self._pace, plan.learning_rate_factor)
 
     def _ended(self, plan: Plan) -> None:
         """Report a step, and save if it is due."""
