@@ -21,7 +21,7 @@ from oppa.launchers.agent_client import AgentClient
 from oppa.launchers.exit_report import EXIT_BYTES, parse_exit
 from oppa.plain_text import plain_text
 from oppa.trials import logs, placement, scratch_dirs, untrusted_file
-from oppa.trials.launcher import Exit
+from oppa.trials.launcher import LOST, Exit
 from oppa.trials.local import LINGER_S
 from oppa.trials.runner import Runner
 from oppa.trials.trial_folder import CAUSE, TrialSpec
@@ -168,11 +168,12 @@ class HostsLauncher:
             self._pool.kill()
 
     def revoked(self, agents: AgentClient) -> str:
-        """Return why hosts were withdrawn, by the agents or by the host pool; empty while they are available."""
+        """Return why hosts were withdrawn or lost, by the host pool or by the agents; empty while they are available."""
+        if withdrawn := self._pool.revoked():
+            return withdrawn
         if agents.lost is not None:
-            return f"host {self._pool.names[agents.lost]} was lost"
-        leaving = "" if agents.leaving is None else f"host {self._pool.names[agents.leaving]} was signalled to end its trials"
-        return self._pool.revoked() or leaving
+            return f"{LOST} {self._pool.names[agents.lost]}: its agent is gone"
+        return "" if agents.leaving is None else f"host {self._pool.names[agents.leaving]} was signalled to end its trials"
 
     def close(self) -> None:
         """End everything that this launcher has started."""
@@ -214,7 +215,7 @@ class HostsTrial:
         if how:
             return self._lost(how)
         if silent := self._silent():
-            return Exit(revoked=f"host {self._pool.names[silent[0]]} no longer responds")
+            return Exit(revoked=self._launcher.revoked(self._agents) or f"{LOST} {self._pool.names[silent[0]]}: it no longer responds")
         over = len(self._exits) == len(self._pool.addresses) or time.monotonic() > self._linger_until
         return _merged(self._exits.values()) if over else None
 

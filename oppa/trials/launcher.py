@@ -9,6 +9,9 @@ from typing import Protocol
 
 from oppa.trials.trial_folder import TrialSpec
 
+LOST = "lost host"
+"""Beginning of the cause of a trial during which a host failed though nobody withdrew it: the configuration may have starved it."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessExit:

@@ -2,15 +2,19 @@
 
 import contextlib
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from oppa.errors import LeaseLostError, OppaError
+from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
 from oppa.study import Lease, Study, Trial
+from oppa.study.records import MEASURED
+from oppa.trials.launcher import LOST
 from oppa.trials.monitor import StopRule
 from oppa.trials.trial import TrialResult
 from oppa.trials.trial_folder import Measurement, TrialSpec
@@ -19,6 +23,8 @@ from oppa.tuning.device_budget import DeviceBudget
 
 RENEW_EVERY_S = 10.0
 WAIT_S = 0.1
+LOSSES = 3
+"""Trials of a configuration in a row that lose a host, after which it has failed: it may be what starves its hosts."""
 
 
 class SearchCallback(Protocol):
@@ -115,6 +121,9 @@ class TrialExecutor:
             cut = limit_s < (trial_time_s or limits.trial_time_s) and result.seconds >= limit_s
             if cut and result.outcome in ("timed_out", "failed"):
                 result = dataclasses.replace(result, outcome="interrupted", cause=self.budget.spent_in_words())
+            if result.cause.startswith(LOST) and (losses := 1 + self._losses(lease.configuration)) >= LOSSES:
+                cause = f"{result.cause}; {losses} trials of this configuration in a row lost a host"
+                result = dataclasses.replace(result, outcome="failed", cause=cause)
             self.study.finish(lease, result)
         except LeaseLostError:
             with contextlib.suppress(OppaError):  # the study cannot be written, and the next step reports it
@@ -141,6 +150,11 @@ class TrialExecutor:
         if failures and not any(trial.step_times_s for trial in trials):
             raise repeated_failures.error(failures, self.study, self.problem)
         return failures
+
+    def _losses(self, configuration: Configuration) -> int:
+        """Return how many trials of a configuration have lost a host since one was measured."""
+        own = (trial for trial in reversed(self.study.trials()) if trial.configuration == configuration)
+        return sum(trial.cause.startswith(LOST) for trial in itertools.takewhile(lambda trial: trial.outcome not in MEASURED, own))
 
     def _repeated(self, recent: Sequence[Trial], known: Sequence[Trial]) -> list[Trial]:
         return repeated_failures.repeated(recent, known, command=self.problem.command is not None)

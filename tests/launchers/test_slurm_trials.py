@@ -11,6 +11,7 @@ from oppa.errors import EnvironmentLackingError
 from oppa.launchers import hosts
 from oppa.launchers.hosts import PATIENCE_S, SILENCE_S, HostsLauncher
 from oppa.launchers.slurm import SlurmHosts, nodes
+from oppa.trials.launcher import LOST
 from oppa.trials.runner import load_runner
 from tests.launchers.slurm_cluster import until
 from tests.launchers.trial_laws import LONG, TrialLaws, Trials, amid, parent_of, spec
@@ -122,7 +123,7 @@ def test_a_node_that_dies_interrupts_the_trial(doomed, tmp_path, monkeypatch):
             os.kill(pid, signal.SIGKILL)
 
     result = doomed.run(tmp_path, LONG, steps=5000, on_step=amid(die))
-    assert (result.outcome, result.cause) == ("interrupted", f"host {doomed.slurm.nodes[1]} no longer responds")
+    assert (result.outcome, result.cause) == ("interrupted", f"{LOST} {doomed.slurm.nodes[1]}: it no longer responds")
     assert result.seconds < SILENCE_S + PATIENCE_S
     doomed.wait_until_nothing_is_left()
     assert doomed.run(tmp_path / "next", "steps 4 0.01").outcome == "completed"  # though Slurm takes the step for running

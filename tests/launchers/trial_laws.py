@@ -17,6 +17,7 @@ from oppa.launchers import hosts
 from oppa.launchers.hosts import PATIENCE_S, SILENCE_S, HostPool, HostsLauncher
 from oppa.problem.training import Limits
 from oppa.trials import processes
+from oppa.trials.launcher import LOST
 from oppa.trials.trial import TrialResult, run_trial
 from oppa.trials.trial_folder import TrialSpec
 from tests.sampling import nightly
@@ -126,5 +127,5 @@ class TrialLaws:
     def test_a_host_whose_agent_is_silent_interrupts_the_trial(self, act, trials, number, monkeypatch):
         monkeypatch.setattr(hosts, "SILENCE_S", 5.0)
         result = act(LONG, steps=5000, on_step=amid(lambda: os.kill(trials.agent(1), number)))
-        assert (result.outcome, result.cause) == ("interrupted", f"host {trials.pool.names[1]} no longer responds")
+        assert (result.outcome, result.cause) == ("interrupted", f"{LOST} {trials.pool.names[1]}: it no longer responds")
         assert result.seconds < SILENCE_S + PATIENCE_S

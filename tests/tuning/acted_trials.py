@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 from oppa.problem.configuration import Configuration
 from oppa.trials import trial_folder
-from oppa.trials.launcher import Exit, ProcessExit
+from oppa.trials.launcher import LOST, Exit, ProcessExit
 
 ROOM = 100 * 2**20
 STEPS_PER_POLL = 3
-SILENCE, CRASH = float("inf"), -1.0
+SILENCE, CRASH, LOSS = float("inf"), -1.0, -2.0
+"""Seconds per step of a trial that is silent, crashes, or loses its host."""
 
 
 def landscape(configuration: Configuration) -> tuple[float, int]:
@@ -47,6 +48,8 @@ class Actor:
             return None
         if self.step_time_s == CRASH:
             return self._exit(1)
+        if self.step_time_s == LOSS:
+            return Exit(revoked=f"{LOST} n1: it no longer responds")
         if self.memory_bytes > ROOM:
             trial_folder.write_json(self.folder / trial_folder.REPORT, {"outcome": "out_of_memory", "cause": "too large", "rank": 0})
             return self._exit(1)

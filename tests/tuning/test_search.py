@@ -23,7 +23,7 @@ from oppa.tuning.stopping import make_rule
 from oppa.tuning.time_limit import COLD
 from oppa.tuning.trial_executor import TrialExecutor
 from oppa.tuning.winner import find_winner
-from tests.tuning.acted_trials import CRASH, ROOM, SILENCE, Actor, Actors, landscape
+from tests.tuning.acted_trials import CRASH, LOSS, ROOM, SILENCE, Actor, Actors, landscape
 
 LIMITS = Limits(trials=8, q_min=5, q_max=12, repeats=3, trial_time_s=20)
 
@@ -233,6 +233,22 @@ def test_a_search_whose_program_breaks_ends_with_what_it_found(run, prove, study
 
     reason = run("random", law=law, limits=dataclasses.replace(LIMITS, trials=None))
     assert reason.startswith("3 trials in a row failed in the same way") and len(study.trials()) == 15
+
+
+def test_a_configuration_that_loses_its_hosts_fails_with_the_third_trial(run, study) -> None:
+    """It counts for the budget of trials then, and those that lost a host before do not."""
+    assert run("random", law=lambda _: (LOSS, 1), limits=dataclasses.replace(LIMITS, trials=2)) == "the budget of 2 trials is spent"
+    trials = study.trials()
+    assert [trial.outcome for trial in trials] == ["interrupted", "interrupted", "failed"] * 2
+    assert trials[2].cause == "lost host n1: it no longer responds; 3 trials of this configuration in a row lost a host"
+    assert trials[0].configuration == trials[2].configuration != trials[3].configuration
+
+
+def test_losses_of_hosts_before_a_measured_trial_do_not_count(session, study, candidates) -> None:
+    for law in (LOSS, LOSS, 1.0, LOSS):
+        purpose = {"pairing": "verified", "purpose": VERIFICATION}
+        session(lambda _, law=law: (law, 1)).run(study.claim(candidates.configuration(0), **purpose))
+    assert [trial.outcome for trial in study.trials()] == ["interrupted", "interrupted", "completed", "interrupted"]
 
 
 def test_a_search_that_was_broken_off_goes_on(run, study, onlooker) -> None:
