@@ -171,10 +171,13 @@ def _processes() -> list[_Stat]:
 
 
 def _stat(pid: int) -> _Stat | None:
-    """Read the fields of `man 5 proc_pid_stat` after the name, which may contain anything; return None if the process is gone."""
+    """Read the fields of `man 5 proc_pid_stat` after the name, which may contain anything; return None if the process is gone or hidden.
+
+    Under a /proc with `hidepid=1` the kernel hides the processes of other users.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     state, parent, session, threads, started = fields[0], int(fields[1]), int(fields[3]), int(fields[17]), int(fields[19])
     # A first thread that has ended shows as a zombie while other threads of the process run on.

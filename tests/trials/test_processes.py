@@ -59,6 +59,24 @@ def test_a_tag_is_seen_and_whatever_lies_below_it(start):
     processes.end(lambda: below & processes.descendants(os.getpid()), 0)
 
 
+HIDDEN = """
+import os, subprocess
+from oppa.trials import processes
+os.setgid(65534)
+os.setuid(65534)
+child = subprocess.Popen(["sleep", "100"])
+print({each.pid for each in processes.descendants(os.getpid())} == {child.pid}, processes.tagged(lambda _: False))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a /proc and act as another user")
+def test_processes_of_others_that_the_kernel_hides_are_passed_over():
+    hiding = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", 'mount -t proc -o hidepid=1 proc /proc && { sleep 9 & "$@"; }', "sh"]
+    if subprocess.run([*hiding, "true"], check=False).returncode:
+        pytest.skip("NOT TESTED with a /proc that hides processes: it cannot be mounted here")
+    assert subprocess.check_output([*hiding, sys.executable, "-c", HIDDEN], text=True) == "True set()\n"
+
+
 def test_the_deaf_are_killed_after_the_grace(start):
     child = start(STUBBORN)
     assert processes.end(lambda: {child} & processes.descendants(os.getpid()), 0.2) == {child}
