@@ -40,8 +40,8 @@ def _process(values: Mapping[str, Any]) -> ProcessExit:
     for name, kind in _KINDS.items():
         if not isinstance(values[name], kind) or isinstance(values[name], bool):
             raise TypeError(f"`{name} = {values[name]!r:.100}`")
-    if values["signal"] is not None:
-        signal.Signals(values["signal"])
+    if values["signal"] is not None and not 0 < values["signal"] < signal.NSIG:
+        raise ValueError(f"`signal = {values['signal']}`")
     if not 0 <= values["time"] <= LAST:
         raise ValueError(f"`time = {values['time']}`")
     return ProcessExit(**{name: values[name] for name in _KINDS})

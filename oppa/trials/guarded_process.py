@@ -1,7 +1,6 @@
 """Run a command under a shim (`oppa.trials.shim`), so that neither it nor its descendants outlive this process."""
 
 import os
-import signal
 import socket
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -117,7 +116,7 @@ class GuardedProcess:
 
 
 def _words(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+    return f"was killed by {processes.signal_name(-code)}" if code < 0 else f"exited with code {code}"
 
 
 def _private(path: str, flags: int) -> int:

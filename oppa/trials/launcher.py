@@ -1,12 +1,12 @@
 """Define what every launcher offers, and how it reports that a trial's processes have ended."""
 
 import dataclasses
-import signal
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
+from oppa.trials.processes import signal_name
 from oppa.trials.trial_folder import TrialSpec
 
 LOST = "lost host"
@@ -32,7 +32,7 @@ class ProcessExit:
     def __str__(self) -> str:
         name = "the command" if self.rank is None else f"rank {self.rank}"
         if self.signal is not None:
-            return f"{name} was killed by {signal.Signals(self.signal).name}"
+            return f"{name} was killed by {signal_name(self.signal)}"
         return f"{name} exited with code {self.code}"
 
 

@@ -75,6 +75,11 @@ def program(module: str) -> str:
     return f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r}); from {package} import {name}; {name}.main()"
 
 
+def signal_name(number: int) -> str:
+    """Return the name of a signal; most real-time signals, such as 35, have none."""
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+
+
 def tuner_tag() -> str:
     """Return the tag of this process, `host/pid:started`, which the processes that it starts carry on every host."""
     return f"{os.uname().nodename}/{this_process()}"

@@ -13,6 +13,7 @@ import signal
 from collections.abc import Iterable, Iterator
 
 from oppa.problem.memory_lines import OF_LIBRARIES
+from oppa.trials.processes import signal_name
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 """Escape sequences for colours and cursor movements."""
@@ -75,11 +76,7 @@ def root_cause(stderr: str) -> RootCause | None:
 def _killed(failures: Iterable[tuple[int, int]]) -> list[RootCause]:
     """Return the ranks that a signal killed, by their exit codes; their launcher itself ends ranks by SIGTERM."""
     signals = ((rank, -code) for rank, code in failures if code < 0 and -code != signal.SIGTERM)
-    return [RootCause(line=f"rank {rank} was killed by {_name(number)}", rank=rank, signal=number) for rank, number in signals]
-
-
-def _name(number: int) -> str:
-    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    return [RootCause(line=f"rank {rank} was killed by {signal_name(number)}", rank=rank, signal=number) for rank, number in signals]
 
 
 def _is_wrapper(cause: RootCause) -> bool:

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from oppa.trials import processes
+from oppa.trials.guarded_process import GuardedProcess
 from oppa.trials.processes import Process
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(100)"
@@ -89,3 +90,13 @@ def test_the_stopped_hear_that_they_shall_end(start):
     os.kill(child.pid, signal.SIGSTOP)
     processes.end(lambda: {child} & processes.descendants(os.getpid()), 20)
     assert os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1]) == 7
+
+
+def test_a_guarded_command_that_a_real_time_signal_killed_has_ended_by_its_number(tmp_path):
+    guarded = GuardedProcess("it", ["sh", "-c", "kill -35 $$"], environment={}, grace_s=1, log=tmp_path / "log")
+    try:
+        while not guarded.ended():
+            time.sleep(0.01)
+        assert guarded.ended() == "it was killed by signal 35"
+    finally:
+        guarded.close()

@@ -54,6 +54,10 @@ def test_a_kill_while_the_kernel_lacked_memory_is_out_of_memory():
     assert judge(ended(1, signal=11), kernel_oom=True).outcome == "failed"
 
 
+def test_a_real_time_signal_is_named_by_its_number():
+    assert judge(ended(1, signal=35)).cause == "rank 1 was killed by signal 35"
+
+
 @pytest.mark.parametrize("rank", [2, None])
 def test_an_end_before_the_first_step_is_a_launch_failure(rank):
     name = "the command" if rank is None else "rank 2"
