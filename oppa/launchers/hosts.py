@@ -226,7 +226,7 @@ class HostsTrial:
             self._agents.tell(do="end", launch_id=self._launch_id, grace_s=grace_s)
         if not fit or not self._agents.all_ended(self._launch_id, grace_s + PATIENCE_S):
             self._launcher.drop_agents()
-        self._gather_logs()
+        logs.gather(self._folder, self._pool.names)
 
     def _silent(self) -> list[int]:
         """Return the hosts that have not ended their part and have sent no event for too long."""
@@ -258,15 +258,6 @@ class HostsTrial:
         if revoked := self._launcher.revoked(self._agents):
             return dataclasses.replace(merged, revoked=revoked)
         return dataclasses.replace(merged, failure=merged.failure or how, traceback=merged.traceback or self._agents.last_words())
-
-    def _gather_logs(self) -> None:
-        """Append the logs of other hosts to those of the first one."""
-        for host in range(1, len(self._pool.addresses)):
-            own = logs.folder(self._folder, host)
-            for name in (logs.STDOUT, logs.STDERR):
-                if words := logs.last_words(own / name, logs.CAP_BYTES // 4):
-                    logs.append(self._folder / name, f"\n--- host {host}, {self._pool.names[host]}\n{words}\n")
-            shutil.rmtree(own, ignore_errors=True)
 
 
 def _merged(exits: Any) -> Exit:

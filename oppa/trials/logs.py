@@ -1,6 +1,8 @@
 """Keep logs from filling a disk: only the beginning and the end of a long log are kept."""
 
 import contextlib
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from oppa.errors import MeasurementError
@@ -8,6 +10,8 @@ from oppa.trials import untrusted_file
 
 STDOUT, STDERR = "stdout.log", "stderr.log"
 CAP_BYTES = 1 << 20
+READ_BYTES = 1 << 20
+"""Bytes at the end of a log that are searched for the reason of a failure. Every rank may print a traceback, and the first one counts."""
 RUNAWAY_BYTES = 64 << 20
 """Length beyond which a log is cut while it is still written, and may lose what is written at that moment.
 Shorter logs are cut after the trial."""
@@ -28,6 +32,21 @@ def trim(path: Path, *, cap_bytes: int = CAP_BYTES, over_bytes: int = 0) -> None
         kept = file.read()
         file.truncate(head)
         file.write(f"\n... {size - head - tail} bytes left out ...\n".encode() + kept)
+
+
+def gather(trial: Path, hosts: Sequence[str]) -> None:
+    """Append the ends of the logs of other hosts to those of the first one; the ends of all of them are within what is searched.
+
+    Args:
+        hosts: Names of the hosts, the first one's first.
+    """
+    share_bytes = min(CAP_BYTES // 4, READ_BYTES // len(hosts))
+    for host, label in list(enumerate(hosts))[1:]:
+        own = folder(trial, host)
+        for name in (STDOUT, STDERR):
+            if words := last_words(own / name, share_bytes):
+                append(trial / name, f"\n--- host {host}, {label}\n{words}\n")
+        shutil.rmtree(own, ignore_errors=True)
 
 
 def append(path: Path, text: str) -> None:

@@ -15,8 +15,6 @@ from oppa.units import format_seconds
 
 _log = logging.getLogger(__name__)
 
-READ_BYTES = 1 << 20
-"""Bytes at the end of a log that are searched for the reason of a failure. Every rank may print a traceback, and the first one counts."""
 NO_STEP = "no step was"
 """Beginning of the cause if a program did not crash, but took no step that oppa saw."""
 LAST_LINES = 5
@@ -25,7 +23,7 @@ WIDTH = 200
 
 def failure(folder: Path) -> RootCause | None:
     """Return the reason of a failure that a trial's stderr gives, or None if it gives none."""
-    return root_cause(logs.last_words(folder / logs.STDERR, READ_BYTES))
+    return root_cause(logs.last_words(folder / logs.STDERR, logs.READ_BYTES))
 
 
 def with_output(ended: TrialVerdict, folder: Path, command: LaunchCommand, *, silent: bool, limit_s: float) -> TrialVerdict:

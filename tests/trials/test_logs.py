@@ -1,6 +1,9 @@
 """A log keeps its beginning and its end, and stays under its cap."""
 
-from oppa.trials.logs import last_words, trim
+import pytest
+
+from oppa.trials.logs import STDERR, folder, gather, last_words, trim
+from oppa.trials.output import failure
 
 
 def test_a_short_log_is_left_alone(tmp_path):
@@ -40,3 +43,14 @@ def test_the_tail_of_no_log_is_empty(tmp_path):
     assert last_words(tmp_path / "log") == ""
     (tmp_path / "log").write_text("a" * 9000 + "\nthe end\n")
     assert last_words(tmp_path / "log").endswith("the end")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_reason_of_a_failure_is_found_on_whichever_of_many_hosts_it_was_printed(first, tmp_path):
+    """The other hosts lost the connection to it; all of them print much."""
+    for host in range(16):
+        cause = "ValueError: 3 layers" if host == first else "DistBackendError: Connection closed by remote peer"
+        folder(tmp_path, host).mkdir(exist_ok=True)
+        (folder(tmp_path, host) / STDERR).write_text(f"{'NCCL INFO' * 50_000}\nTraceback (most recent call last):\n  File\n{cause}\n")
+    gather(tmp_path, [f"n{host}" for host in range(16)])
+    assert failure(tmp_path).line == "ValueError: 3 layers"
