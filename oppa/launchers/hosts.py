@@ -21,6 +21,7 @@ from oppa.launchers.agent_client import AgentClient
 from oppa.launchers.exit_report import EXIT_BYTES, parse_exit
 from oppa.plain_text import plain_text
 from oppa.trials import logs, placement, scratch_dirs, untrusted_file
+from oppa.trials.freezes import FreezeDetector
 from oppa.trials.launcher import LOST, Exit
 from oppa.trials.local import LINGER_S
 from oppa.trials.runner import Runner
@@ -203,12 +204,15 @@ class HostsTrial:
         self._exits: dict[int, Exit] = {}
         self._heard_at = dict.fromkeys(range(len(pool.addresses)), time.monotonic() + START_S)
         self._linger_until = math.inf
+        self._freezes = FreezeDetector()
 
     def poll(self) -> Exit | None:
         """Return how its processes ended, or None while they run.
 
         After a failure, the result has the processes that ended before the reason was found.
         """
+        if frozen_s := self._freezes.frozen_s():  # no agent could be heard
+            self._heard_at = {host: at + frozen_s for host, at in self._heard_at.items()}
         how = self._agents.ended()  # checked before the events, so that all events sent before the end are read
         for event in self._agents.events():
             self._hear(event)

@@ -118,6 +118,11 @@ class TrialMonitor:
         elif new:
             self._apply_stop_rule()
 
+    def leave_out(self, frozen_s: float) -> None:
+        """Leave out seconds in which the trial was frozen: they are neither silence nor part of its time."""
+        self._started_at += frozen_s
+        self._last_step_at += frozen_s
+
     def check_time(self) -> None:
         """Detect that the trial exceeds its time limit, or hangs."""
         silence_s = self._clock() - self._last_step_at

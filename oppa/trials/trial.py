@@ -13,6 +13,7 @@ from oppa.private_files import close_to_others
 from oppa.problem.training import FEWEST_STEPS, Limits
 from oppa.problem.trial_values import CACHES
 from oppa.trials import logs, output, trial_folder
+from oppa.trials.freezes import FreezeDetector
 from oppa.trials.launcher import Exit, Launcher
 from oppa.trials.monitor import HANG_S, StopRule, TrialMonitor, writable
 from oppa.trials.throughput import ThroughputEstimate, estimate, settled
@@ -38,7 +39,7 @@ class TrialResult:
     """Throughput by the reported steps, however the trial ended; None with fewer than two steps after the first."""
     memory_bytes: int | None = None
     seconds: float
-    """Seconds from the start until no process of the trial was left; waiting for the devices does not count."""
+    """Seconds from the start until no process of the trial was left; waiting for the devices does not count, nor does a freeze."""
     setup_s: float | None = None
     """Seconds from the start to the beginning of the first step, to within a poll (15 ms); None if no step was seen."""
 
@@ -113,13 +114,14 @@ def _run(
     launcher: Launcher, folder: Path, spec: TrialSpec, monitor: TrialMonitor, *, limits: Limits, on_tick: Callable[[], None]
 ) -> TrialVerdict:
     """Start the trial, monitor it, end it, and return the verdict."""
-    oom_kills = kernel_oom_kills()
+    oom_kills, freezes = kernel_oom_kills(), FreezeDetector()
     try:
         running = launcher.start(folder, spec)
     except OSError as error:
         return TrialVerdict(outcome="failed", cause=f"launch failure: {error}", traceback=traceback.format_exc())
     try:
         while (exit := running.poll()) is None and monitor.must_end is None:
+            monitor.leave_out(freezes.frozen_s())
             monitor.poll()
             monitor.check_time()
             on_tick()

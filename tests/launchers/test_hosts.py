@@ -1,13 +1,19 @@
 """A tuner waits for slow hosts."""
 
+import contextlib
 import dataclasses
+import os
 import subprocess
 import sys
+import time
 
 import pytest
 
-from oppa.launchers.hosts import HostsLauncher
+from oppa.launchers import hosts
+from oppa.launchers.agent_client import AgentClient
+from oppa.launchers.hosts import HostsLauncher, HostsTrial
 from oppa.problem.training import Limits
+from oppa.trials import freezes
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import run_trial
 from tests.trials.conftest import SCRIPT_RUNNER, STUDY, TwoHosts, script_spec
@@ -33,3 +39,21 @@ def test_an_agent_starts_without_packages_that_compute() -> None:
     """One starts on each host for every trial."""
     program = "import sys, oppa.launchers.agent; print(*{'torch', 'numpy', 'pandas', 'scipy'} & sys.modules.keys())"
     assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "\n"
+
+
+def test_silence_while_this_process_is_frozen_too_loses_no_host(tmp_path, monkeypatch):
+    """Slurm suspends the hosts of a job together."""
+    for module, name, seconds in ((hosts, "START_S", 0.0), (hosts, "SILENCE_S", 0.3), (freezes, "FREEZE_S", 0.2)):
+        monkeypatch.setattr(module, name, seconds)
+    agents = AgentClient([["cat"]], hosts=2, environment={"PATH": os.environ["PATH"]}, grace_s=1, log=tmp_path / "log")
+    with (
+        contextlib.closing(agents),
+        HostsLauncher(load_runner(SCRIPT_RUNNER), TwoHosts(), study=STUDY, grace_s=1) as launcher,
+    ):
+        trial = HostsTrial(launcher, agents, TwoHosts(), tmp_path, launch_id=1)
+        trial.poll()
+        time.sleep(0.4)
+        assert trial.poll() is None
+        while (found := trial.poll()) is None:
+            time.sleep(0.02)
+    assert found.revoked == "lost host 127.0.0.1: it no longer responds"

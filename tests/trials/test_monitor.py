@@ -12,6 +12,7 @@ import pytest
 from oppa.errors import MeasurementError
 from oppa.problem.command import LaunchCommand, StepFormat
 from oppa.trials import trial_folder, untrusted_file
+from oppa.trials.freezes import FreezeDetector
 from oppa.trials.monitor import ENDING, HANG_S, RECENT, TrialMonitor
 from oppa.trials.throughput import estimate
 from oppa.trials.trial import _estimate
@@ -33,12 +34,12 @@ class Clock:
         self.now_s += seconds
 
 
-def silent(folder: Path, clock: Clock) -> TrialMonitor:
-    """Return the monitor of a trial whose program has taken a step, and no other for longer than HANG_S."""
+def silent(folder: Path, clock: Clock, *, silence_s: float = 1.01 * HANG_S) -> TrialMonitor:
+    """Return the monitor of a trial whose program has taken a step, and no other for `silence_s` seconds."""
     (folder / trial_folder.MEASUREMENTS).write_text('{"step": 0, "step_time_s": 1e-9, "memory_bytes": 1}\n')
     found = TrialMonitor(folder, script_spec(), limit_s=1e9, hang_s=HANG_S, stop_rule=None, on_step=lambda _: None, clock=clock)
     found.poll()
-    clock.advance(1.01 * HANG_S)
+    clock.advance(silence_s)
     return found
 
 
@@ -54,6 +55,19 @@ def test_a_silent_program_hangs_unless_it_is_paused(tmp_path: Path) -> None:
     clock.advance(1.01 * HANG_S)
     monitor.check_time()
     assert monitor.must_end is not None
+
+
+@pytest.mark.parametrize(("looks", "hangs"), [(1, False), (10, True)], ids=["frozen", "silent"])
+def test_a_freeze_of_all_processes_is_no_silence_and_takes_no_time(looks: int, hangs: bool, tmp_path: Path) -> None:
+    """The tuner looks many times a second, unless it is frozen itself."""
+    clock = Clock()
+    monitor, freezes = silent(tmp_path, clock, silence_s=0.0), FreezeDetector(clock)
+    monitor.leave_out(freezes.frozen_s())
+    for _ in range(looks):
+        clock.advance(30.0 / looks)
+        monitor.leave_out(freezes.frozen_s())
+        monitor.check_time()
+    assert (monitor.must_end is not None, monitor.seconds) == (hangs, 30.0 if hangs else 0.0)
 
 
 def test_a_program_that_has_taken_its_steps_has_longer_to_end(tmp_path: Path) -> None:
