@@ -1,20 +1,29 @@
 """Wait until the device memory of a dead trial is released; otherwise the next trial would run out of memory."""
 
 import logging
+import os
+import re
 import shutil
 import subprocess
 import time
 
 _SLACK_BYTES = 512 << 20
 _PATIENCE_S = 10.0
+_NAMED = re.compile(r"(\d+|GPU(-[0-9a-f]+){5})(,(\d+|GPU(-[0-9a-f]+){5}))*")
+"""Devices as both CUDA and `nvidia-smi` name them; CUDA also takes the beginning of a UUID."""
 _log = logging.getLogger(__name__)
 
 
 def used_bytes() -> int | None:
-    """Return the memory in use on all CUDA devices of this host, in bytes, or None if `nvidia-smi` does not report it."""
+    """Return the memory in use on the CUDA devices that this process sees, in bytes, or None if `nvidia-smi` does not report it.
+
+    CUDA_VISIBLE_DEVICES names them, by indices or whole UUIDs; given anything else, all devices of this host count.
+    """
     if shutil.which("nvidia-smi") is None:
         return None
-    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "").replace(" ", "")
+    visible = [f"--id={named}"] if _NAMED.fullmatch(named) else []
+    query = ["nvidia-smi", *visible, "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30)
         return sum(int(line) << 20 for line in answer.stdout.split())
