@@ -24,6 +24,7 @@ from oppa.trials import logs, placement, scratch_dirs, untrusted_file
 from oppa.trials.freezes import FreezeDetector
 from oppa.trials.launcher import LOST, Exit
 from oppa.trials.local import LINGER_S
+from oppa.trials.queue_time import QueueTime
 from oppa.trials.runner import Runner
 from oppa.trials.trial_folder import CAUSE, TrialSpec
 
@@ -82,6 +83,8 @@ class HostsLauncher:
     """Starts a runner's processes on all hosts of a host pool."""
 
     def __init__(self, runner: Runner, pool: HostPool, *, study: str, grace_s: float) -> None:
+        self.queue_time = QueueTime()
+        """Time in which the launcher waited for its hosts."""
         self._pool = pool
         self._study, self._runner = study, runner
         self._grace_s = grace_s if runner.grace_s is None else runner.grace_s
@@ -113,7 +116,9 @@ class HostsLauncher:
             EnvironmentLackingError: the hosts are lost, or one of them does not answer.
         """
         while True:
-            with self._pool.devices(spec, on_tick):
+            with contextlib.ExitStack() as held:
+                with self.queue_time.waiting():
+                    held.enter_context(self._pool.devices(spec, on_tick))
                 agents = self._living_agents()
                 try:
                     agents.wait_ready(on_tick)

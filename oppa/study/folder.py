@@ -17,7 +17,7 @@ from oppa.errors import LeaseLostError, StudyError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
-from oppa.study import database, held_time, recovery
+from oppa.study import claims, database, held_time, recovery
 from oppa.study.records import LEASE_S, MEASURED, SEARCH, VERIFICATION, HeldTime, Lease, Prediction, TimeBudget, Trial
 from oppa.study.rows import COLUMNS, read_json, read_lease, read_trial
 from oppa.study.stored_problem import difference, limits_meta, problem_of, sha256
@@ -49,6 +49,9 @@ class Study:
         self._idle_from: float | None = None
         self.hosts: Callable[[], Sequence[str]] = tuple
         """Returns the names of the hosts on which this tuner runs trials at present; each of its trials records them at its end."""
+        self.queued_s: Callable[[], float] = float
+        """Returns the seconds for which this tuner has waited for devices that it did not hold; they are no part of its trials."""
+        self._queued_s = 0.0
         self._file = StudyFile(self.folder, host=self._host)
 
     @classmethod
@@ -182,11 +185,11 @@ class Study:
         purpose = purpose if pairing is None else VERIFICATION
         now = self._clock()
         with self._transaction() as connection:
-            if purpose == SEARCH and self._search_trials(configuration) != tried:
+            if purpose == SEARCH and claims.search_trials(connection, configuration) != tried:
                 return None
-            if purpose == SEARCH and limit is not None and self._search_trials() >= limit:
+            if purpose == SEARCH and limit is not None and claims.search_trials(connection) >= limit:
                 return None
-            if after is not None and self._claimed_since(after, purpose, pairing):
+            if after is not None and claims.claimed_since(connection, after, purpose, pairing):
                 return None
             self._count_idle()
             granted_s = None if budget is None else budget.granted_s(self._held_time())
@@ -329,19 +332,6 @@ class Study:
         """Return the folder with the trial's files."""
         return self.folder / "trials" / trial.folder_name
 
-    def _search_trials(self, configuration: Configuration | None = None) -> int:
-        """Return the number of search trials that run or were not interrupted, of one configuration or of all."""
-        query, values = "SELECT COUNT(*) FROM trials WHERE purpose = 'search' AND outcome IS NOT 'interrupted'", tuple[str | int, ...]()
-        if configuration is not None:
-            same = "configuration_id = ? AND json_extract(configuration, '$.global_batch') = ?"  # ids do not name the batch
-            query, values = f"{query} AND {same}", (configuration.id, configuration.global_batch)
-        return int(self._connection.execute(query, values).fetchone()[0])
-
-    def _claimed_since(self, trial: int, purpose: str, pairing: str | None) -> bool:
-        """Return whether a trial of a purpose and pairing was claimed after the trial of this number."""
-        query = "SELECT 1 FROM trials WHERE id > ? AND purpose = ? AND pairing IS ? LIMIT 1"
-        return self._connection.execute(query, (trial, purpose, pairing)).fetchone() is not None
-
     def _count_idle(self, trial_s: float = 0.0) -> None:
         """Add the seconds since the last trial to this session, if its launcher holds devices; `trial_s` of them belong to a trial."""
         if self._idle_from is not None:
@@ -355,12 +345,15 @@ class Study:
 
     def _lasted_s(self, lease: Lease) -> float:
         """Return the seconds since a trial of this tuner started; this tuner's own clock is trusted, so that an overrun counts."""
+        with self._transaction():
+            self._leave_out_queue(lease)
         (row,) = self._file.select(f"SELECT started_at FROM trials WHERE id = {lease.trial:d}")
         return max(0.0, self._clock() - held_time.number_in(row["started_at"], self._clock()))
 
     def _update(self, lease: Lease, values: dict[str, Any]) -> None:
         columns = ", ".join(f"{name} = ?" for name in values)
         with self._transaction() as connection:
+            self._leave_out_queue(lease)
             cursor = connection.execute(
                 f"UPDATE trials SET {columns} WHERE id = ? AND token = ? AND outcome IS NULL", (*values.values(), lease.trial, lease.token)
             )
@@ -369,6 +362,14 @@ class Study:
             self._seen(lease)
             if "outcome" in values:
                 self._count_idle(values["seconds"])
+
+    def _leave_out_queue(self, lease: Lease) -> None:
+        """Move the start of a trial, and that of the time between trials, by the seconds of the queue since the last call."""
+        before, self._queued_s = self._queued_s, self.queued_s()
+        queued_s = self._queued_s - before
+        self._connection.execute("UPDATE trials SET started_at = started_at + ? WHERE id = ?", (queued_s, lease.trial))
+        if self._idle_from is not None:
+            self._idle_from += queued_s
 
     def _seen(self, lease: Lease) -> None:
         """Record that this tuner searches now; verification does not count as search time."""
@@ -387,10 +388,10 @@ class Study:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        counted_until = self._idle_from
+        counted = self._idle_from, self._queued_s
         try:
             with self._file.transaction() as connection:
                 yield connection
         except BaseException:
-            self._idle_from = counted_until  # the file was rolled back to it
+            self._idle_from, self._queued_s = counted  # the file was rolled back to it
             raise

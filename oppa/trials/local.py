@@ -6,8 +6,7 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,6 +17,7 @@ from oppa.trials.extension_locks import ExtensionLocks
 from oppa.trials.fork_server import ForkServer
 from oppa.trials.launcher import Exit, ProcessExit
 from oppa.trials.placement import Seat
+from oppa.trials.queue_time import QueueTime
 from oppa.trials.runner import Runner
 from oppa.trials.trial_folder import REPORT, TrialSpec
 
@@ -41,6 +41,8 @@ class LocalLauncher:
     def __init__(self, runner: Runner, *, study: str, grace_s: float, warm: bool = True, hosts: Sequence[str] = ()) -> None:
         self.hosts = hosts
         """Names of the hosts on which the ranks run; empty if they are not known."""
+        self.queue_time = QueueTime()
+        """Time in which the launcher waited for the trials of others."""
         self._runner = runner
         self._study = study
         self._grace_s = grace_s if runner.grace_s is None else runner.grace_s
@@ -63,9 +65,13 @@ class LocalLauncher:
         with contextlib.suppress(OSError):  # the first `start` tries again, and raises
             self._ready_parent()
 
-    def devices(self, spec: TrialSpec, on_tick: Callable[[], None]) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def devices(self, spec: TrialSpec, on_tick: Callable[[], None]) -> Iterator[None]:
         """Hold this host's devices, because two trials that share devices slow each other down."""
-        return exclusive(spec.cluster, on_tick)
+        with contextlib.ExitStack() as held:
+            with self.queue_time.waiting():
+                held.enter_context(exclusive(spec.cluster, on_tick))
+            yield
 
     def another(self, _: Callable[[], None] = lambda: None) -> "LocalLauncher":
         """Return a launcher whose trials can run at the same time as those of this one."""

@@ -263,7 +263,7 @@ def _running_trials(
         backend.launcher(setup.runner, study=study.uuid, grace_s=grace_s) as launcher,
         parallel_tuners(backend, options.again, folder, grace_s=grace_s) if options.again else contextlib.nullcontext(),
     ):
-        study.hosts = backend.hosts
+        study.hosts, study.queued_s = backend.hosts, lambda: launcher.queue_time.seconds
         launcher.prepare()  # its imports overlap with ours
         # a pool holds its hosts for the whole session, and releases them after the winner is written
         with study.holding() if backend.pool else contextlib.nullcontext():

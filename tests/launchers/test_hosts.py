@@ -57,3 +57,24 @@ def test_silence_while_this_process_is_frozen_too_loses_no_host(tmp_path, monkey
         while (found := trial.poll()) is None:
             time.sleep(0.02)
     assert found.revoked == "lost host 127.0.0.1: it no longer responds"
+
+
+class Requeued(TwoHosts):
+    """Waits in a queue first."""
+
+    @contextlib.contextmanager
+    def devices(self, spec, on_tick):
+        time.sleep(0.1)
+        on_tick()
+        yield
+
+
+def test_the_time_in_which_a_pool_waits_for_its_hosts_is_queue_time_also_if_the_user_ends_it():
+    def ends():
+        raise KeyboardInterrupt
+
+    with HostsLauncher(load_runner(SCRIPT_RUNNER), Requeued(), study=STUDY, grace_s=1) as launcher:
+        with pytest.raises(KeyboardInterrupt), launcher.devices(script_spec(), ends):
+            pytest.fail("it has its hosts")
+        time.sleep(0.1)
+        assert 0.1 <= launcher.queue_time.seconds < 0.2

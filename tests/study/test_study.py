@@ -262,3 +262,44 @@ def test_time_between_trials_counts_while_devices_are_held(study, completed, clo
         clock.now += 2
     clock.now += 100
     assert study.idle_s() == 10.0 and study.committed_s() == 13.0
+
+
+@pytest.fixture
+def queue(study, clock):
+    """Let a tuner with this trial wait in a queue for two hours, in which it renews its lease."""
+    waited = [0.0]
+    study.queued_s = lambda: waited[0]
+
+    def wait(lease):
+        for _ in range(720):
+            clock.now, waited[0] = clock.now + 10, waited[0] + 10
+            study.renew(lease)
+
+    return wait
+
+
+def test_the_time_in_the_queue_of_a_job_that_was_requeued_does_not_count(study, completed, clock, queue) -> None:
+    study.open_session({})
+    with study.holding():
+        clock.now += 5
+        lease = study.claim(A)
+        clock.now += 2
+        queue(lease)
+        assert study.committed_s() == 7.0
+        clock.now += 4
+        study.finish(lease, completed)
+        interrupted = study.claim(B)
+        queue(interrupted)
+        clock.now += 1
+        study.interrupt(interrupted, "interrupted by the user")
+    assert [trial.seconds for trial in study.trials()] == [3.0, 1.0] and study.idle_s() == 5 + 2 + 4 - 3
+
+
+def test_the_time_in_the_queue_does_not_count_after_its_tuner_has_died(study, clock, queue) -> None:
+    lease = study.claim(A)
+    queue(lease)
+    clock.now += 30
+    study.renew(lease)
+    clock.now += LEASE_S + 1
+    study.recover()
+    assert [trial.seconds for trial in study.trials()] == [30.0 + LEASE_S]

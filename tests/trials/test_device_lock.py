@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from oppa.api import load_job, tune
 from oppa.errors import StudyError
 from oppa.problem.cluster import Cluster
 from oppa.problem.training import Limits
+from oppa.study import Study
 from oppa.trials.device_lock import exclusive, private_folder
 from oppa.trials.local import LocalLauncher
 from oppa.trials.trial import run_trial
+from oppa.tuning.session import SilentCallback
 from tests.ending import at_once, ending
+from tests.own_program import JOB
 
 CPUS = Cluster(devices_per_host=2, memory_limit_bytes=1 << 30)
 HOLDER = """
@@ -71,14 +75,37 @@ def test_what_we_start_does_not_hold_the_devices():
         assert child.poll() is None
 
 
+class StopsWaiting(SilentCallback):
+    """Stops the search when its trial has waited for the devices for a while."""
+
+    until = float("inf")
+
+    def started(self, lease):
+        self.until = time.monotonic() + 0.3
+
+    def tick(self):
+        if time.monotonic() > self.until:
+            raise KeyboardInterrupt
+
+
+def test_the_time_in_which_a_trial_waits_for_the_devices_is_no_time_of_the_trial(holder, tmp_path):
+    (tmp_path / "job.toml").write_text(JOB)
+    job = load_job(tmp_path / "job.toml", command=["true", "{micro_batch}"])
+    with pytest.raises(KeyboardInterrupt):
+        tune(job, study=tmp_path / "study", designer="random", callback=StopsWaiting())
+    with Study(tmp_path / "study") as study:
+        (trial,) = study.trials()
+    assert trial.outcome == "interrupted" and trial.seconds < 0.1
+
+
 @pytest.mark.slow
 def test_two_tuners_trials_take_turns_and_waiting_does_not_count(script_runner, make_spec, tmp_path):
-    def tune(name):
+    def trial(name):
         with LocalLauncher(script_runner, study=name, grace_s=1) as launcher:
             return run_trial(launcher, tmp_path / name, make_spec("steps 20 0.02", steps=20), limits=Limits())
 
     begin_s = time.monotonic()
-    results = at_once(tune, ("one", "other"))
+    results = at_once(trial, ("one", "other"))
     elapsed_s = time.monotonic() - begin_s
     assert [result.outcome for result in results] == ["completed", "completed"]
     assert sum(result.seconds for result in results) <= elapsed_s
