@@ -196,7 +196,9 @@ class SlurmHosts:
         self._job, self._cluster, self._slot, self._slots = job, cluster, slot, slots
         self._take(allocated)
         self._step = _step_name()
-        self._overlapping = _in_a_step()  # the enclosing step holds the devices that ours needs
+        self._overlapping = in_a_step()  # the enclosing step holds the devices that ours needs
+        self._is_left = False
+        """True if a step of ours outlived its cancellation."""
 
     def _take(self, allocated: tuple[SlurmNode, ...]) -> None:
         if len(allocated) < self._cluster.hosts:  # a host failed under `--no-kill`, or the job was requeued onto fewer
@@ -209,7 +211,7 @@ class SlurmHosts:
     def another(self) -> "SlurmHosts":
         """Return a pool of the same hosts, whose steps share the devices with those of this pool."""
         made = copy.copy(self)
-        made._step, made._overlapping = _step_name(), True
+        made._step, made._overlapping, made._is_left = _step_name(), True, False
         return made
 
     @property
@@ -231,6 +233,9 @@ class SlurmHosts:
     def commands(self, task: AgentTask) -> list[list[str]]:
         """Return an srun command that starts an agent on each present host of the job; a requeue may change the hosts."""
         self._take(nodes(self._job, without=self._without))
+        self._is_left = self._is_left and bool(self._steps())
+        # Slurm does not book the devices of a step that overlaps, so one on shared hosts waits for what is left instead.
+        overlaps = self._overlapping or (self._is_left and self._sharing == 1)
         count, first = len(self.nodes), self.nodes[0]
         cuda = self._cluster.on_cuda
         words = [
@@ -241,7 +246,7 @@ class SlurmHosts:
             f"--gpus-per-node={self._cluster.devices_per_host}" if cuda else "--gres=none",  # without it, a step takes all devices
             *self._binding,
             "--kill-on-bad-exit=0",
-            *(["--overlap"] if self._overlapping else []),
+            *(["--overlap"] if overlaps else []),
         ]
         return [[*srun(), *words, *task.argv]]
 
@@ -268,7 +273,7 @@ class SlurmHosts:
         deadline = time.monotonic() + GONE_S
         while (left := self._steps()) and time.monotonic() < deadline:
             time.sleep(0.1)
-        self._overlapping = self._overlapping or bool(left)
+        self._is_left = bool(left)
 
     def _steps(self) -> list[str]:
         """Return the ids of our steps that Slurm reports as running."""
@@ -281,7 +286,7 @@ def _step_name() -> str:
     return f"oppa-{os.urandom(4).hex()}"
 
 
-def _in_a_step() -> bool:
+def in_a_step() -> bool:
     """Return True if this process runs in a step that holds devices, unlike the batch step and interactive steps."""
     step = os.environ.get("SLURM_STEP_ID", "")
     return step.isdigit() and int(step) < SPECIAL_STEPS

@@ -84,6 +84,10 @@ def _within(job: str, request: HostRequest) -> Backend:
         raise EnvironmentLackingError(
             f"`parallel = {tuners}`: Slurm's job {job} has hosts for {room}", hint=f"set {room} or less in [launcher]"
         )
+    if tuners > groups and slurm.in_a_step():
+        hint = f"start oppa without `srun`, in the script of the job or the shell of `salloc`, or set `parallel = {groups}` in [launcher]"
+        message = f"`parallel = {tuners}`: oppa runs in a step of Slurm's job {job}, where parallel trials would get the same devices"
+        raise EnvironmentLackingError(message, hint=hint)
     slot = int(os.environ.get(SLOT, "0"))
     binding = [f"--{name}={value}" for name, value in request.options.items() if name in BINDING]
     pool = slurm.SlurmHosts(job, cluster, allocated, slot=slot, slots=tuners, without=without, binding=binding)

@@ -5,8 +5,12 @@ import dataclasses
 import pytest
 
 from oppa.errors import EnvironmentLackingError
+from oppa.launchers import slurm
+from oppa.launchers.agent import AgentTask
+from oppa.launchers.provider import HostRequest, WaitingTuner
 from oppa.launchers.slurm import SlurmHosts, SlurmNode, srun
 from oppa.launchers.slurm_job import request_words
+from oppa.launchers.slurm_provider import SlurmProvider
 from oppa.problem.cluster import Cluster
 
 CLUSTER = Cluster(hosts=2, devices_per_host=8, device="H100", memory_limit_bytes=2**36)
@@ -44,3 +48,57 @@ def test_an_allocation_that_has_shrunk_is_reported() -> None:
     assert SlurmHosts("7", CLUSTER, (NODE, dataclasses.replace(NODE, name="n2", address="n2"))).names == ("n1", "n2")
     with pytest.raises(EnvironmentLackingError, match="this job needs 2 hosts; Slurm's job 7 has 1"):
         SlurmHosts("7", CLUSTER, (NODE,))
+
+
+COMMANDS = {
+    "scontrol": """
+case $2 in
+    job) echo "JobId=7 JobState=RUNNING NodeList=n1 Nodes=n1 CPU_IDs=0-15 Mem=0 GRES=gpu:8" ;;
+    hostnames) echo n1 ;;
+    node) echo "NodeName=n1 NodeAddr=n1" ;;
+esac""",
+    "squeue": "cat $(dirname $0)/steps",
+    "scancel": "",
+}
+HALF = dataclasses.replace(CLUSTER, hosts=1, devices_per_host=4)
+
+
+@pytest.fixture
+def steps(tmp_path, monkeypatch):
+    """Take the commands of Slurm from a folder; return the file of the steps that run in its job 7, on a node of 8 GPUs."""
+    for name, script in COMMANDS.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.delenv("SLURM_STEP_ID", raising=False)
+    monkeypatch.setattr(slurm, "GONE_S", 0.2)
+    return tmp_path / "steps"
+
+
+def overlaps(hosts: SlurmHosts) -> bool:
+    """Whether the step of a trial shares its devices with other steps."""
+    (command,) = hosts.commands(AgentTask(runner="r", runs=False, study="s", hosts=1, grace_s=1))
+    return "--overlap" in command
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_step_overlaps_with_one_that_cannot_be_ended_unless_other_tuners_share_the_host(slots, steps) -> None:
+    hosts = SlurmHosts("7", HALF, (NODE,), slots=slots)
+    (name,) = (word for word in hosts.on_first([]) if word.startswith("--job-name="))
+    steps.write_text(f"7.3 {name.removeprefix('--job-name=')}\n")
+    assert not overlaps(hosts)
+    hosts.kill()
+    assert overlaps(hosts) is (slots == 1)
+    steps.write_text("")
+    assert not overlaps(hosts), "it has ended"
+
+
+def test_trials_that_share_a_host_are_refused_within_a_step(steps, tmp_path, monkeypatch) -> None:
+    tuner = WaitingTuner(folder=tmp_path, name="job", grace_s=1, on_tick=lambda: None)
+    request = HostRequest(cluster=HALF, parallel=2)
+    with SlurmProvider().open(request, tuner) as backend:
+        assert backend.tuners == 2
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    with pytest.raises(EnvironmentLackingError, match="a step of Slurm's job 7"), SlurmProvider().open(request, tuner):
+        pytest.fail("two trials would have the same devices")
