@@ -21,6 +21,7 @@ from oppa.launchers import tunnel
 from oppa.launchers.hosts import HostPool, HostsLauncher
 from oppa.problem.cluster import Cluster
 from oppa.problem.training import STEP
+from oppa.trials.launcher import Allocation
 from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import Runner
 
@@ -70,6 +71,8 @@ class Backend:
     """Host pool of this tuner; None for this host."""
     started_on: Callable[[], Sequence[str]] | None = None
     """Returns the names of the hosts on which a launch line starts ranks by itself; None without a host pool for this host."""
+    allocation: Allocation | None = None
+    """These hosts; None if they cannot be withdrawn."""
     tuners: int = 1
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Environment variables that give other tuners access to the same hosts."""
@@ -90,7 +93,7 @@ class Backend:
     def launcher(self, runner: Runner, *, study: str, grace_s: float) -> LocalLauncher | HostsLauncher:
         """Return the launcher of this tuner's trials."""
         if self.pool is None:
-            return LocalLauncher(runner, study=study, grace_s=grace_s, hosts=self.hosts())
+            return LocalLauncher(runner, study=study, grace_s=grace_s, hosts=self.hosts(), allocation=self.allocation)
         return HostsLauncher(runner, self.pool, study=study, grace_s=grace_s)
 
     @contextlib.contextmanager

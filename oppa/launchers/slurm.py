@@ -110,6 +110,14 @@ def state(job: str) -> SlurmState:
     return SlurmState(name=facts["JobState"], reason=facts.get("Reason", ""))
 
 
+def revoked(job: str) -> str:
+    """Return why the hosts of a job were withdrawn: it was preempted, requeued, cancelled, or timed out; empty while it runs."""
+    deadline = time.monotonic() + GONE_S
+    while (now := state(job)).name == "COMPLETING" and time.monotonic() < deadline:  # the final state follows soon
+        time.sleep(0.2)
+    return "" if now.name in ("RUNNING", SILENT) else f"Slurm's job {job} is {now}"
+
+
 def nodes(job: str, *, without: str = "") -> tuple[SlurmNode, ...]:
     """Return the hosts of a running job's allocation, in Slurm's order.
 
@@ -260,11 +268,8 @@ class SlurmHosts:
         return [*srun(), *words, *argv]
 
     def revoked(self) -> str:
-        """Return why the hosts were withdrawn: the job was preempted, requeued, cancelled, or timed out; empty while it runs."""
-        deadline = time.monotonic() + GONE_S
-        while (now := state(self._job)).name == "COMPLETING" and time.monotonic() < deadline:  # the final state follows soon
-            time.sleep(0.2)
-        return "" if now.name in ("RUNNING", SILENT) else f"Slurm's job {self._job} is {now}"
+        """Return why the hosts were withdrawn; empty while the job runs."""
+        return revoked(self._job)
 
     def kill(self) -> None:
         """Cancel our step, in case it has outlived its srun. Waiting is short, as Slurm cannot end a step on a dead node."""

@@ -4,12 +4,28 @@ Each trial is one step. srun passes the request to end on to all tasks of its st
 """
 
 import contextlib
+import dataclasses
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from oppa.errors import EnvironmentLackingError
 from oppa.launchers import slurm
 from oppa.launchers.provider import Backend, HostRequest, WaitingTuner, require_one_trial
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OwnJob:
+    """Holds the hosts of the job that oppa runs in."""
+
+    job: str
+
+    def wait(self, on_tick: Callable[[], None]) -> None:
+        """Wait until the job runs; raises EnvironmentLackingError if it has ended."""
+        slurm.wait_until_running(self.job, on_tick)
+
+    def revoked(self) -> str:
+        """Return why the job does not run; empty while it does."""
+        return slurm.revoked(self.job)
 
 
 class StepProvider:
@@ -31,6 +47,7 @@ class StepProvider:
     @contextlib.contextmanager
     def open(self, request: HostRequest, tuner: WaitingTuner) -> Iterator[Backend]:
         """Yield this host, on which srun is started."""
-        allocated = slurm.nodes(slurm.own_job())
+        job = slurm.own_job()
+        allocated = slurm.nodes(job)
         names = tuple(node.name for node in allocated) if len(allocated) == request.cluster.hosts else ()
-        yield Backend(started_on=lambda: names)  # in a larger allocation srun chooses among the hosts
+        yield Backend(started_on=lambda: names, allocation=OwnJob(job))  # in a larger allocation srun chooses among the hosts

@@ -58,6 +58,20 @@ class Exit:
         return next((process for process in self.processes if process.abnormal), None)
 
 
+class Allocation(Protocol):
+    """Holds hosts on which a launch line starts ranks by itself, and which may be withdrawn."""
+
+    def wait(self, on_tick: Callable[[], None]) -> None:
+        """Return when the hosts are available; call `on_tick` meanwhile.
+
+        Raises:
+            EnvironmentLackingError: they never will be.
+        """
+
+    def revoked(self) -> str:
+        """Return why the hosts were withdrawn; empty while they are available."""
+
+
 class RunningTrial(Protocol):
     """Controls a trial that has been started."""
 

@@ -1,6 +1,7 @@
 """Run trials on this host with one rank per device; ranks are forked from a fork server if the runner allows it, else executed."""
 
 import contextlib
+import dataclasses
 import logging
 import math
 import shutil
@@ -15,7 +16,7 @@ from oppa.trials.cgroups import quotas_lacking
 from oppa.trials.device_lock import exclusive
 from oppa.trials.extension_locks import ExtensionLocks
 from oppa.trials.fork_server import ForkServer
-from oppa.trials.launcher import Exit, ProcessExit
+from oppa.trials.launcher import Allocation, Exit, ProcessExit
 from oppa.trials.placement import Seat
 from oppa.trials.queue_time import QueueTime
 from oppa.trials.runner import Runner
@@ -38,11 +39,22 @@ class LocalLauncher:
     The environment of every process carries the study's id and this tuner's identity, for the sweep at the next start.
     """
 
-    def __init__(self, runner: Runner, *, study: str, grace_s: float, warm: bool = True, hosts: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        study: str,
+        grace_s: float,
+        warm: bool = True,
+        hosts: Sequence[str] = (),
+        allocation: Allocation | None = None,
+    ) -> None:
         self.hosts = hosts
         """Names of the hosts on which the ranks run; empty if they are not known."""
         self.queue_time = QueueTime()
-        """Time in which the launcher waited for the trials of others."""
+        """Time in which the launcher waited for the trials of others, or for the allocation."""
+        self.allocation = allocation
+        """Hosts on which the launch line starts ranks by itself; None if they are on this host."""
         self._runner = runner
         self._study = study
         self._grace_s = grace_s if runner.grace_s is None else runner.grace_s
@@ -70,12 +82,16 @@ class LocalLauncher:
         """Hold this host's devices, because two trials that share devices slow each other down."""
         with contextlib.ExitStack() as held:
             with self.queue_time.waiting():
+                if self.allocation:
+                    self.allocation.wait(on_tick)
                 held.enter_context(exclusive(spec.cluster, on_tick))
             yield
 
     def another(self, _: Callable[[], None] = lambda: None) -> "LocalLauncher":
         """Return a launcher whose trials can run at the same time as those of this one."""
-        made = LocalLauncher(self._runner, study=self._study, grace_s=self._grace_s, warm=self._warm, hosts=self.hosts)
+        made = LocalLauncher(
+            self._runner, study=self._study, grace_s=self._grace_s, warm=self._warm, hosts=self.hosts, allocation=self.allocation
+        )
         made._device_bytes = self._device_bytes
         return made
 
@@ -200,6 +216,23 @@ class LocalTrial:
 
         The processes are all of them, or the first that ended abnormally and those that followed until the reason was reported.
         """
+        exit, allocation = self._poll(), self._launcher.allocation
+        if exit and allocation and (exit.failure or exit.first_abnormal):
+            return dataclasses.replace(exit, revoked=allocation.revoked())
+        return exit
+
+    def end(self, grace_s: float) -> None:
+        """End the processes that are left, and return when none is; the runner's own grace period, if any, replaces `grace_s`."""
+        self._poll()
+        self._locks.note()
+        if self._started and not self._parent.ended():
+            self._parent.end_ranks(grace_s if self._grace_s is None else self._grace_s)
+        if not self._started or not self._all_confirmed():
+            self._launcher.drop_parent()  # the parent may still be about to start ranks, or is itself stopped or dead
+        self._leftovers.close()
+        self._trim_logs()
+
+    def _poll(self) -> Exit | None:
         how = self._parent.ended()  # checked first, so that all events that it sent before its end are read below
         for event in self._parent.events():
             self._hear(event)
@@ -212,23 +245,12 @@ class LocalTrial:
             return self._failure
         return Exit(processes=tuple(self._exits)) if self._is_over() else None
 
-    def end(self, grace_s: float) -> None:
-        """End the processes that are left, and return when none is; the runner's own grace period, if any, replaces `grace_s`."""
-        self.poll()
-        self._locks.note()
-        if self._started and not self._parent.ended():
-            self._parent.end_ranks(grace_s if self._grace_s is None else self._grace_s)
-        if not self._started or not self._all_confirmed():
-            self._launcher.drop_parent()  # the parent may still be about to start ranks, or is itself stopped or dead
-        self._leftovers.close()
-        self._trim_logs()
-
     def _all_confirmed(self) -> bool:
         """Return True if the parent of the ranks has reported the end of all ranks, and can run the next trial."""
         deadline = time.monotonic() + CONFIRM_S
         while len(self._exits) < self._size and not self._parent.ended() and time.monotonic() < deadline:
             time.sleep(0.002)
-            self.poll()
+            self._poll()
         return len(self._exits) == self._size and not self._parent.ended()
 
     def _is_over(self) -> bool:

@@ -11,7 +11,12 @@ from oppa.launchers.provider import HostRequest, WaitingTuner
 from oppa.launchers.slurm import SlurmHosts, SlurmNode, srun
 from oppa.launchers.slurm_job import request_words
 from oppa.launchers.slurm_provider import SlurmProvider
+from oppa.launchers.step_provider import StepProvider
 from oppa.problem.cluster import Cluster
+from oppa.problem.training import Limits
+from oppa.trials.runner import load_runner
+from oppa.trials.trial import run_trial
+from tests.trials.conftest import SCRIPT_RUNNER, STUDY, script_spec
 
 CLUSTER = Cluster(hosts=2, devices_per_host=8, device="H100", memory_limit_bytes=2**36)
 NODE = SlurmNode(name="n1", address="n1", cpus=64, gpus=8, memory_mib=0)
@@ -53,7 +58,7 @@ def test_an_allocation_that_has_shrunk_is_reported() -> None:
 COMMANDS = {
     "scontrol": """
 case $2 in
-    job) echo "JobId=7 JobState=RUNNING NodeList=n1 Nodes=n1 CPU_IDs=0-15 Mem=0 GRES=gpu:8" ;;
+    job) echo "JobId=7 JobState=$(cat $(dirname $0)/state) NodeList=n1 Nodes=n1 CPU_IDs=0-15 Mem=0 GRES=gpu:8" ;;
     hostnames) echo n1 ;;
     node) echo "NodeName=n1 NodeAddr=n1" ;;
 esac""",
@@ -69,6 +74,7 @@ def steps(tmp_path, monkeypatch):
     for name, script in COMMANDS.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
+    (tmp_path / "state").write_text("RUNNING")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.delenv("SLURM_STEP_ID", raising=False)
@@ -102,3 +108,19 @@ def test_trials_that_share_a_host_are_refused_within_a_step(steps, tmp_path, mon
     monkeypatch.setenv("SLURM_STEP_ID", "0")
     with pytest.raises(EnvironmentLackingError, match="a step of Slurm's job 7"), SlurmProvider().open(request, tuner):
         pytest.fail("two trials would have the same devices")
+
+
+def test_a_step_of_a_launch_line_that_ends_with_its_job_is_interrupted_and_the_next_one_waits_for_the_job(steps, tmp_path) -> None:
+    def trial(script: str):
+        return run_trial(launcher, tmp_path / "trial", script_spec(script, ranks=1), limits=Limits())
+
+    tuner = WaitingTuner(folder=tmp_path, name="job", grace_s=1, on_tick=lambda: None)
+    with (
+        StepProvider().open(HostRequest(cluster=HALF), tuner) as backend,
+        backend.launcher(load_runner(SCRIPT_RUNNER), study=STUDY, grace_s=1) as launcher,
+    ):
+        assert trial("raise 'no good'").outcome == "failed"
+        ended = trial(f"shell 'printf PREEMPTED > {tmp_path}/state'\nraise 'no good'")
+        assert (ended.outcome, ended.cause) == ("interrupted", "Slurm's job 7 is PREEMPTED")
+        with pytest.raises(EnvironmentLackingError, match="Slurm's job 7 has ended: PREEMPTED"):
+            trial("steps 4 0.01")
