@@ -66,7 +66,11 @@ _SET = {
     "cuda_graphs": ["training.disable_cuda_graphs", "training.no-disable_cuda_graphs"],
 }
 """Options that a trial sets for a parameter."""
-_DERIVED = {"--training.global_batch_size": ("dp", "micro_batch"), "--parallelism.fsdp_reshard_after_forward": ("pp",)}
+_DERIVED = {
+    f"--{_GLOBAL}": ("dp", "micro_batch"),
+    f"--{TOKENS[_GLOBAL]}": ("dp", "micro_batch"),
+    "--parallelism.fsdp_reshard_after_forward": ("pp",),
+}
 """Parameters that decide the default of an option."""
 _MODES = tuple(f"activation_checkpoint:{mode}" for mode in ("none", "selective", "full"))
 """Subcommands of release 0.3, which take the place of an option."""

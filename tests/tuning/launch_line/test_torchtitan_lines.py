@@ -6,6 +6,7 @@ import pytest
 
 from oppa.errors import InputError
 from oppa.tuning.formats.space_words import values_outside_trials
+from oppa.tuning.launch_line.changed_line import changed_line
 from oppa.tuning.launch_line.understand import understand
 from tests.tuning.launch_line.conftest import CPUS
 
@@ -85,6 +86,15 @@ def test_a_checkout_shows_that_batches_are_counted_in_tokens(job) -> None:
     files = {"torchtitan/config/configs.py": "num_tokens_per_microbatch_per_dp_rank: int = 16384\n"}
     made = job(f"{LINE} --module llama3 --config llama3_8b", files)
     assert "--training.num_tokens_per_train_step" in made.text and "local_batch_size" not in made.text
+
+
+@pytest.mark.parametrize(("name", "value"), [("tp", 2), ("micro_batch", 1)])
+def test_the_printed_line_states_the_tokens_of_a_step_if_their_default_would_change(name, value, job) -> None:
+    made = job(f"{TOKENS} 16384")
+    best = next(each for each in made.problem.candidates() if each[name] == value)
+    words = changed_line(made, best).line
+    assert words[words.index("--training.num_tokens_per_train_step") + 1] == "131072"
+    assert "--training.num_tokens_per_train_step" not in changed_line(made, made.problem.baseline).line
 
 
 def test_a_length_that_an_unknown_function_states_is_asked_for(job) -> None:
