@@ -16,6 +16,7 @@ from oppa.errors import InputError
 from oppa.problem.configuration import Value
 from oppa.problem.declaration import spell
 from oppa.problem.file_keys import at
+from oppa.problem.space_file import divisors
 from oppa.tuning.formats.torchtitan import SCHEDULES
 from oppa.tuning.launch_line.meaning import Arguments, ArgumentWords, LineConflict, Meaning, StatedFact
 from oppa.tuning.launch_line.options import Options, require_consistent
@@ -41,6 +42,7 @@ _OLDER = {
 }
 """Keys of earlier releases."""
 _GLOBAL, _PIPELINE_BATCH = "training.global_batch_size", "parallelism.pipeline_parallel_microbatch_size"
+_SHARDS, _REPLICAS = (f"parallelism.data_parallel_{each}_degree" for each in ("shard", "replicate"))
 _LOCAL, _LENGTH = "training.local_batch_size", "training.seq_len"
 _DEFAULTS = {_LOCAL: 8, _LENGTH: 2048, _GLOBAL: -1}
 """Sizes that torchtitan has if nothing states them; -1 is one step without accumulation."""
@@ -51,21 +53,17 @@ _STATED_BY = {
     "compile": "compile.enable",
     "zero_stage": "parallelism.fsdp_reshard_after_forward",
     "precision": "training.mixed_precision_param",
-    "dp_replicate": "parallelism.data_parallel_replicate_degree",
+    "dp_replicate": _REPLICAS,
     "schedule": "parallelism.pipeline_parallel_schedule",
 }
 """Keys that state parameters."""
 _LOOPED = ("interleaved", "interleaved-zb", "zb-v")
-_SET = {
-    "dp": ["training.global_batch_size", "parallelism.data_parallel_shard_degree"],
-    "tp": ["parallelism.tensor_parallel_degree"],
-    "micro_batch": ["training.local_batch_size"],
-    "recompute": ["activation_checkpoint.mode"],
-    "zero_stage": ["parallelism.fsdp_reshard_after_forward"],
-    "compile": ["compile.enable", "compile.no-enable"],
-    "cuda_graphs": ["training.disable_cuda_graphs", "training.no-disable_cuda_graphs"],
-}
-"""Options that a trial sets for a parameter."""
+_SET = (
+    *(_GLOBAL, _LOCAL, _LENGTH, _PIPELINE_BATCH, _SHARDS, _REPLICAS, *_DEGREES.values(), "parallelism.pipeline_parallel_schedule"),
+    *("parallelism.fsdp_reshard_after_forward", "activation_checkpoint.mode", "compile.enable", "compile.no-enable"),
+    *("training.disable_cuda_graphs", "training.no-disable_cuda_graphs"),
+)
+"""Options that trials set if the search space completes the line."""
 _DERIVED = {
     f"--{_GLOBAL}": ("dp", "micro_batch"),
     f"--{TOKENS[_GLOBAL]}": ("dp", "micro_batch"),
@@ -94,6 +92,11 @@ class _Effective:
 
     def __init__(self, options: Options, values: Mapping[str, Any], file: str, *, in_tokens: bool = False) -> None:
         self._options, self._values, self._file, self.in_tokens = options, values, file, in_tokens
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether the configuration under the line's options is known."""
+        return bool(self._values)
 
     def get(self, key: str, usual: Any) -> Any:
         """Return the value of a key."""
@@ -196,14 +199,14 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         functions = registry()["functions"].get(options.value("module").removeprefix("torchtitan.models."), {})
         values, shown = functions.get(options.value("config"), {}), "the registry"
     effective = _Effective(options, values, shown, in_tokens=file is None and counts_tokens(options, sources))
-    if file is None and not values:
+    if file is None and not effective.is_known:
         return _of_unknown_function(sources, options, effective, evidence=evidence)
     model, origin = _model(options, effective, shown)
     settings, origins, global_batch = _settings(effective, sources)
     by_function = file is None
     completes = by_function and bool(model) and not effective.in_tokens
     arguments = {} if completes else _arguments(settings, effective, total=global_batch, by_function=by_function, has_model=bool(model))
-    replaced = _replaced(arguments, completes=completes)
+    replaced = {*_SET, *_MEASURED} if completes else _replaced(arguments)
     precision = str(effective.get("training.mixed_precision_param", "bfloat16"))
     facts = [StatedFact(name="file", value=file.text, origin=file.origin)] if file else []
     return Meaning(
@@ -220,7 +223,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         space="torchtitan" if model else "",
         completes=completes,
         words=tuple(templates(options.without(replaced))),
-        derived=_DERIVED,
+        derived=_derived(effective),
         arguments=arguments,
         choices=_stated_extras(settings) if completes else _choices(settings, arguments, has_model=bool(model)),
         steps={"format": "torchtitan"},
@@ -253,10 +256,10 @@ def _of_unknown_function(sources: LineSources, options: Options, effective: _Eff
         batch_origin=effective.stated(_GLOBAL)[1],
         settings={name: value for name, value in found.items() if name in stated},
         origins=stated,
-        words=tuple(templates(options.without(_replaced(arguments, completes=False)))),
-        derived=_DERIVED,
+        words=tuple(templates(options.without(_replaced(arguments)))),
+        derived=_derived(effective),
         arguments=arguments,
-        choices={"zero_stage": [2, 3]} if "zero_stage" in arguments else {},
+        choices=_choices(found, arguments, has_model=False),
         steps={"format": "torchtitan"},
         added=("--metrics.log_freq", "1"),
         hints=tuple(hints),
@@ -286,8 +289,8 @@ def _settings(effective: _Effective, sources: LineSources) -> tuple[dict[str, Va
         )
         raise InputError(message, hint="start a multiple of it")
     found["dp"] = dp = devices // product
-    replicas = effective.number("parallelism.data_parallel_replicate_degree", 1)
-    shards = effective.number("parallelism.data_parallel_shard_degree", -1)
+    replicas = effective.number(_REPLICAS, 1)
+    shards = effective.number(_SHARDS, -1)
     shards = dp // replicas if shards == -1 else shards
     reshard = str(effective.get("parallelism.fsdp_reshard_after_forward", "default"))
     found["zero_stage"] = (
@@ -324,9 +327,12 @@ def _arguments(
     batch = [f"--{_GLOBAL}", "{global_batch}"]
     in_tokens = batch_words(total, effective.number(_LENGTH, _DEFAULTS[_LENGTH])) if effective.in_tokens else {}
     batch = list(in_tokens.get("dp", batch))
-    found: dict[str, ArgumentWords] = {"dp": batch, "tp": [effective.spelled(_DEGREES["tp"]), "{tp}"]}
+    replicas = [] if settings["zero_stage"] else [effective.spelled(_REPLICAS), "{dp}"]
+    found: dict[str, ArgumentWords] = {
+        "dp": [*batch, *replicas, effective.spelled(_SHARDS), "1" if replicas else "-1"],
+        "tp": [effective.spelled(_DEGREES["tp"]), "{tp}"],
+    }
     if settings["zero_stage"]:
-        found["dp"] = [*batch, effective.spelled("parallelism.data_parallel_shard_degree"), "-1"]
         option = "--parallelism.fsdp_reshard_after_forward"
         found["zero_stage"] = {"2": [option, "never"], "3": [option, "always"]}
     if settings["pp"] == 1:
@@ -351,22 +357,23 @@ def _stated_extras(settings: Mapping[str, Value]) -> dict[str, object]:
 
 
 def _choices(settings: Mapping[str, Value], arguments: Arguments, *, has_model: bool) -> dict[str, object]:
-    found: dict[str, object] = {"zero_stage": [2, 3]} if settings["zero_stage"] else {}
+    """Return the values among which trials choose. Replicas of which each shards stay, so tensor parallelism leaves a multiple of them."""
+    found: dict[str, object] = {"zero_stage": [2, 3]} if "zero_stage" in arguments else {}
+    if "tp" in arguments and (replicas := int(settings.get("dp_replicate", 1))) > 1:
+        ranks = int(settings["dp"]) * int(settings["tp"])
+        found["tp"] = [tp for tp in divisors(ranks) if ranks // tp % replicas == 0]
     switches = {name: [False, True] if len(arguments.get(name, ())) > 1 else [False] for name in ("compile", "cuda_graphs")}
     return found | (switches if has_model else {})
 
 
-def _replaced(arguments: Mapping[str, object], *, completes: bool) -> set[str]:
+def _derived(effective: _Effective) -> dict[str, tuple[str, ...]]:
+    """Return the parameters that decide an option; the shard degree is one of them unless torchtitan computes it."""
+    is_left = effective.is_known and effective.get(_SHARDS, -1) == -1
+    return _DERIVED if is_left else {**_DERIVED, effective.spelled(_SHARDS): ("dp",)}
+
+
+def _replaced(arguments: Arguments) -> set[str]:
     """Return the options that trials set themselves."""
-    if completes:
-        own = {key for keys in _SET.values() for key in keys} | set(_DEGREES.values())
-        own |= {"parallelism.data_parallel_replicate_degree"}
-        return own | {
-            "training.seq_len",
-            "parallelism.pipeline_parallel_schedule",
-            _PIPELINE_BATCH,
-            *_MEASURED,
-        }
-    own = {key for name in arguments for key in _SET.get(name, [])}
-    own |= {TOKENS[key] for key in own & {_GLOBAL, _LOCAL}}
+    every = (words for each in arguments.values() for words in (each.values() if isinstance(each, Mapping) else [each]))
+    own = {_spelled(word.partition(":")[0]) for words in every for word in words if re.match(r"--|\w+:", word)}
     return own | {_OLDER[key] for key in own if key in _OLDER} | set(_MEASURED)

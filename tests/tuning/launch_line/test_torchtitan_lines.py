@@ -1,5 +1,6 @@
 """A line of torchtitan states options by a function or by a file, and trials add theirs in its spelling."""
 
+import itertools
 import shlex
 
 import pytest
@@ -110,3 +111,23 @@ def test_a_dash_in_a_name_is_an_underscore(job) -> None:
     made = job(f"{LINE} --module llama3 --config llama3_8b {words}")
     assert (made.problem.baseline.micro_batch, made.problem.baseline.tp, made.meaning.settings["compile"]) == (2, 2, False)
     assert not [word for word in made.problem.command.argv if "degree" in word or "batch" in word]
+
+
+REPLICAS, SHARDS = (f"--parallelism.data_parallel_{each}_degree" for each in ("replicate", "shard"))
+
+
+@pytest.mark.parametrize(("shards", "replicas", "added"), [(8, 1, {SHARDS: "-1"}), (1, 8, {REPLICAS: "4", SHARDS: "1"}), (-1, 1, {})])
+def test_degrees_of_a_file_follow_tensor_parallelism(shards, replicas, added, job) -> None:
+    degrees = f"[parallelism]\ndata_parallel_shard_degree = {shards}\ndata_parallel_replicate_degree = {replicas}\n"
+    made = job(f"{LINE} --job.config_file c.toml", {"c.toml": f"[model]\nname = 'llama3'\nflavor = '8B'\n{degrees}"})
+    best = next(each for each in made.problem.candidates() if each.tp == 2)
+    for words in (changed_line(made, best).line, made.problem.launch_line(best).words(values_outside_trials(made.problem, best), {})):
+        assert added.items() <= dict(itertools.pairwise(words)).items()
+    assert {REPLICAS, SHARDS} & {*changed_line(made, best).line} == added.keys()
+
+
+@pytest.mark.parametrize("name", ["llama3_8b", "own"])
+def test_tensor_parallelism_leaves_a_multiple_of_the_replicas(name, job) -> None:
+    line = f"{TOKENS} 8192 --training.num_tokens_per_train_step 524288 --training.max_context_length 8192 {REPLICAS} 2"
+    made = job(f"{line} --parallelism.tensor_parallel_degree 1".replace("llama3_8b", name))
+    assert {each.tp for each in made.problem.candidates()} == ({1, 2, 4} if name == "own" else {1, 2})
