@@ -14,14 +14,13 @@ from typing import Any
 
 from oppa.errors import InputError
 from oppa.problem.configuration import Value
-from oppa.problem.declaration import spell
-from oppa.problem.file_keys import at
 from oppa.problem.space_file import divisors
 from oppa.tuning.formats.torchtitan import SCHEDULES
-from oppa.tuning.launch_line.meaning import Arguments, ArgumentWords, LineConflict, Meaning, StatedFact
+from oppa.tuning.launch_line.meaning import Arguments, ArgumentWords, Meaning, StatedFact
 from oppa.tuning.launch_line.options import Options, require_consistent
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
+from oppa.tuning.launch_line.torchtitan_effective import DEFAULTS, GLOBAL, LENGTH, LOCAL, OLDER, EffectiveConfiguration
 from oppa.tuning.launch_line.torchtitan_tokens import PASSES, TOKENS, batch_words, counts_tokens
 
 _FILE = "job.config_file"
@@ -31,25 +30,13 @@ _DEGREES = {
     "cp": "parallelism.context_parallel_degree",
     "ep": "parallelism.expert_parallel_degree",
 }
-_OLDER = {
-    "parallelism.data_parallel_shard_degree": "training.data_parallel_shard_degree",
-    "parallelism.data_parallel_replicate_degree": "training.data_parallel_replicate_degree",
-    "parallelism.tensor_parallel_degree": "training.tensor_parallel_degree",
-    "parallelism.pipeline_parallel_degree": "experimental.pipeline_parallel_degree",
-    "parallelism.context_parallel_degree": "experimental.context_parallel_degree",
-    "training.local_batch_size": "training.batch_size",
-    "compile.enable": "training.compile",
-}
-"""Keys of earlier releases."""
-_GLOBAL, _PIPELINE_BATCH = "training.global_batch_size", "parallelism.pipeline_parallel_microbatch_size"
+_PIPELINE_BATCH = "parallelism.pipeline_parallel_microbatch_size"
 _SHARDS, _REPLICAS = (f"parallelism.data_parallel_{each}_degree" for each in ("shard", "replicate"))
-_LOCAL, _LENGTH = "training.local_batch_size", "training.seq_len"
-_DEFAULTS = {_LOCAL: 8, _LENGTH: 2048, _GLOBAL: -1}
-"""Sizes that torchtitan has if nothing states them; -1 is one step without accumulation."""
+_RECOMPUTE = "activation_checkpoint.mode"
 _STATED_BY = {
     **_DEGREES,
     "micro_batch": "training.local_batch_size",
-    "recompute": "activation_checkpoint.mode",
+    "recompute": _RECOMPUTE,
     "compile": "compile.enable",
     "zero_stage": "parallelism.fsdp_reshard_after_forward",
     "precision": "training.mixed_precision_param",
@@ -59,18 +46,18 @@ _STATED_BY = {
 """Keys that state parameters."""
 _LOOPED = ("interleaved", "interleaved-zb", "zb-v")
 _SET = (
-    *(_GLOBAL, _LOCAL, _LENGTH, _PIPELINE_BATCH, _SHARDS, _REPLICAS, *_DEGREES.values(), "parallelism.pipeline_parallel_schedule"),
-    *("parallelism.fsdp_reshard_after_forward", "activation_checkpoint.mode", "compile.enable", "compile.no-enable"),
+    *(GLOBAL, LOCAL, LENGTH, _PIPELINE_BATCH, _SHARDS, _REPLICAS, *_DEGREES.values(), "parallelism.pipeline_parallel_schedule"),
+    *("parallelism.fsdp_reshard_after_forward", _RECOMPUTE, "compile.enable", "compile.no-enable"),
     *("training.disable_cuda_graphs", "training.no-disable_cuda_graphs"),
 )
 """Options that trials set if the search space completes the line."""
 _DERIVED = {
-    f"--{_GLOBAL}": ("dp", "micro_batch"),
-    f"--{TOKENS[_GLOBAL]}": ("dp", "micro_batch"),
+    f"--{GLOBAL}": ("dp", "micro_batch"),
+    f"--{TOKENS[GLOBAL]}": ("dp", "micro_batch"),
     "--parallelism.fsdp_reshard_after_forward": ("pp",),
 }
 """Parameters that decide the default of an option."""
-_MODES = tuple(f"activation_checkpoint:{mode}" for mode in ("none", "selective", "full"))
+_MODES = tuple(f"activation_checkpoint:{mode}" for mode in ("none", "selective", "full", "memory-budget"))
 """Subcommands of release 0.3, which take the place of an option."""
 _OF_FUNCTIONS: Arguments = {
     "compile": {"false": ["--compile.no-enable"], "true": ["--compile.enable"]},
@@ -87,101 +74,10 @@ def registry() -> dict[str, dict[str, dict[str, Any]]]:
     return tomllib.loads(Path(__file__).with_name("torchtitan_models.toml").read_text())
 
 
-class _Effective:
-    """Holds the effective configuration: the file's values, with the line's over them."""
-
-    def __init__(self, options: Options, values: Mapping[str, Any], file: str, *, in_tokens: bool = False) -> None:
-        self._options, self._values, self._file, self.in_tokens = options, values, file, in_tokens
-
-    @property
-    def is_known(self) -> bool:
-        """Return whether the configuration under the line's options is known."""
-        return bool(self._values)
-
-    def get(self, key: str, usual: Any) -> Any:
-        """Return the value of a key."""
-        found, origin = self.stated(key)
-        return found if origin else usual
-
-    def stated(self, key: str) -> tuple[Any, str]:
-        """Return a value with its origin; an empty origin if nothing states it. Batches are counted in sequences."""
-        if self.in_tokens and key in TOKENS:
-            return self._in_sequences(key)
-        return self._written(key)
-
-    def _in_sequences(self, key: str) -> tuple[Any, str]:
-        """Return a size that a commit after 0.3 states in tokens; raises InputError if it holds no whole number of sequences."""
-        found, origin = self._written(TOKENS[key])
-        if key == _LENGTH:
-            return (found, origin) if origin else self._written(key)
-        usual = int(at(self._values, _LENGTH) or _DEFAULTS[_LENGTH])
-        if not origin and key == _LOCAL and self._values:  # a function states tokens, which stay if the length changes
-            found, origin = int(at(self._values, key) or _DEFAULTS[_LOCAL]) * usual, self._file
-        length, stated = self._in_sequences(_LENGTH)
-        if not origin or found == _DEFAULTS[_GLOBAL] or not stated:
-            return None, ""
-        if not {type(found), type(length)} <= {int} or found % length:
-            message = f"`{TOKENS[key]} = {spell(found)}` ({origin}) is not a multiple of the {spell(length)} tokens of a sequence"
-            raise InputError(message, hint=f"state whole sequences: a multiple of `{TOKENS[_LENGTH]}`")
-        return found // length, origin
-
-    def _written(self, key: str) -> tuple[Any, str]:
-        """Return a value as the line or the file has it, with its origin."""
-        for name in (key, _OLDER.get(key, "")):
-            table, _, last = name.rpartition(".")
-            if name and f"{table}.no-{last}" in self._options:
-                return False, self._options.origin(f"{table}.no-{last}")
-            if name and (option := self._options.get(name)):
-                return _typed(option.text), option.origin
-        for name in (key, _OLDER.get(key, "")):
-            if name and (found := at(self._values, name)) is not None:
-                return found, self._file
-        return None, ""
-
-    def spelled(self, key: str) -> str:
-        """Return the option of a key as the file's release spells it: by its older name if only that is stated."""
-        older = _OLDER.get(key, "")
-        is_older = bool(older) and at(self._values, key) is None and at(self._values, older) is not None
-        return f"--{older if is_older else key}"
-
-    def option(self, key: str) -> str:
-        """Return the option that states a key in the release of the line, without dashes."""
-        return TOKENS.get(key, key) if self.in_tokens else key
-
-    def number(self, key: str, usual: int) -> int:
-        """Return the whole number of a key; raises InputError for anything else."""
-        found = self.get(key, usual)
-        if type(found) is not int:
-            raise InputError(f"`{key} = {spell(found)}` ({self.stated(key)[1]}) is not a whole number", hint="write the number itself")
-        return found
-
-    def differences(self) -> list[LineConflict]:
-        """Return the options of the line that state something else than the file."""
-        found = []
-        for option in self._options.all:
-            before = at(self._values, option.name)
-            if before is not None and before != _typed(option.text):
-                found.append(
-                    LineConflict(
-                        about=option.name, taken=f"{option.text or 'true'} ({option.origin})", other=f"{spell(before)} ({self._file})"
-                    )
-                )
-        return found
-
-
-def _typed(text: str) -> Any:
-    if text in ("", "true", "True", "false", "False"):
-        return text in ("", "true", "True")
-    try:
-        return int(text)
-    except ValueError:
-        return text
-
-
 def _spelled(name: str) -> str:
     """Return the key that an option of the line states, also as a subcommand. Tyro reads a dash as an underscore, except in a negation."""
     key = re.sub(r"(?<!\.no)-", "_", name.lstrip("-"))
-    return "activation_checkpoint.mode" if key == "activation_checkpoint" else key
+    return _RECOMPUTE if key == "activation_checkpoint" else key
 
 
 def understand(sources: LineSources, *, evidence: str) -> Meaning:
@@ -198,13 +94,13 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     if file is None:
         functions = registry()["functions"].get(options.value("module").removeprefix("torchtitan.models."), {})
         values, shown = functions.get(options.value("config"), {}), "the registry"
-    effective = _Effective(options, values, shown, in_tokens=file is None and counts_tokens(options, sources))
+    effective = EffectiveConfiguration(options, values, shown, in_tokens=file is None and counts_tokens(options, sources))
     if file is None and not effective.is_known:
         return _of_unknown_function(sources, options, effective, evidence=evidence)
     model, origin = _model(options, effective, shown)
     settings, origins, global_batch = _settings(effective, sources)
     by_function = file is None
-    completes = by_function and bool(model) and not effective.in_tokens
+    completes = by_function and bool(model) and not effective.in_tokens and "recompute" in settings
     arguments = {} if completes else _arguments(settings, effective, total=global_batch, by_function=by_function, has_model=bool(model))
     replaced = {*_SET, *_MEASURED} if completes else _replaced(arguments)
     precision = str(effective.get("training.mixed_precision_param", "bfloat16"))
@@ -216,7 +112,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         model=model,
         model_origin=origin,
         global_batch=global_batch,
-        batch_origin=effective.stated(_GLOBAL)[1] or "local batch x dp",
+        batch_origin=effective.stated(GLOBAL)[1] or "local batch x dp",
         precision="bf16" if precision == "bfloat16" else "fp32",
         settings=settings,
         origins=origins,
@@ -229,21 +125,30 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         steps={"format": "torchtitan"},
         added=() if completes else ("--metrics.log_freq", "1"),
         facts=tuple(facts),
+        notes=() if "recompute" in settings else (_kept_mode(effective),),
         conflicts=tuple(effective.differences()),
         missing=sources.missing,
     )
 
 
-def _of_unknown_function(sources: LineSources, options: Options, effective: _Effective, *, evidence: str) -> Meaning:
+def _kept_mode(effective: EffectiveConfiguration) -> str:
+    """Return the note on a mode of recomputation that the search space lacks."""
+    mode, origin = effective.stated(_RECOMPUTE)
+    return f"trials keep `{_RECOMPUTE} = {mode}` ({origin}), and predictions have no recomputation"
+
+
+def _of_unknown_function(sources: LineSources, options: Options, effective: EffectiveConfiguration, *, evidence: str) -> Meaning:
     """Return the meaning of a line whose function is not registered: what the line states is known, and may vary."""
     stated = {name: origin for name, key in _STATED_BY.items() if (origin := effective.stated(key)[1])}
     found, _, _ = _settings(effective, sources)
-    total = effective.number(_GLOBAL, -1)
+    total = effective.number(GLOBAL, -1)
     arguments = _arguments(found, effective, total=max(total, 1), by_function=True, has_model=False)
-    arguments = {name: words for name, words in arguments.items() if (total > 0 or name == "zero_stage") and name in {"dp", *stated}}
-    unstated = [_GLOBAL] if total <= 0 else [_STATED_BY[name] for name in ("tp", "micro_batch") if name not in stated]
+    arguments = {
+        name: words for name, words in arguments.items() if (total > 0 or name in ("zero_stage", "recompute")) and name in {"dp", *stated}
+    }
+    unstated = [GLOBAL] if total <= 0 else [_STATED_BY[name] for name in ("tp", "micro_batch") if name not in stated]
     function = options.value("config") or "the configuration"
-    unstated = [_LENGTH] if effective.in_tokens and not effective.stated(_LENGTH)[1] else unstated
+    unstated = [LENGTH] if effective.in_tokens and not effective.stated(LENGTH)[1] else unstated
     hints = [
         f"state `--{effective.option(key)} ...` in the line, so that more may vary: what `{function}` states is not known"
         for key in unstated
@@ -253,7 +158,7 @@ def _of_unknown_function(sources: LineSources, options: Options, effective: _Eff
         evidence=evidence,
         devices=sources.devices,
         global_batch=total if total > 0 else None,
-        batch_origin=effective.stated(_GLOBAL)[1],
+        batch_origin=effective.stated(GLOBAL)[1],
         settings={name: value for name, value in found.items() if name in stated},
         origins=stated,
         words=tuple(templates(options.without(_replaced(arguments)))),
@@ -267,17 +172,17 @@ def _of_unknown_function(sources: LineSources, options: Options, effective: _Eff
     )
 
 
-def _model(options: Options, effective: _Effective, file: str) -> tuple[dict[str, Value], str]:
+def _model(options: Options, effective: EffectiveConfiguration, file: str) -> tuple[dict[str, Value], str]:
     """Return the dimensions of a registered model, and their origin; nothing for a model that the registry lacks."""
     name, flavor = str(effective.get("model.name", "")), str(effective.get("model.flavor", ""))
     origin = f"{options.origin('config') or file} and the registry"
     known = {each.lower(): dimensions for each, dimensions in registry().get(name, {}).items()}
     if flavor.lower() not in known:
         return {}, ""
-    return {"gated": True, "tied": False, **known[flavor.lower()], "seq_len": effective.number(_LENGTH, _DEFAULTS[_LENGTH])}, origin
+    return {"gated": True, "tied": False, **known[flavor.lower()], "seq_len": effective.number(LENGTH, DEFAULTS[LENGTH])}, origin
 
 
-def _settings(effective: _Effective, sources: LineSources) -> tuple[dict[str, Value], dict[str, str], int]:
+def _settings(effective: EffectiveConfiguration, sources: LineSources) -> tuple[dict[str, Value], dict[str, str], int]:
     """Return the present configuration, the origins of what is stated, and the global batch."""
     degrees = {name: effective.number(key, 1) for name, key in _DEGREES.items()}
     found: dict[str, Value] = {"tp": degrees["tp"], "pp": degrees["pp"]}
@@ -297,16 +202,16 @@ def _settings(effective: _Effective, sources: LineSources) -> tuple[dict[str, Va
         0 if shards == 1 and replicas > 1 else 2 if reshard == "never" or (reshard == "default" and degrees["pp"] > 1) else 3
     )
     found |= {"dp_replicate": replicas} if replicas > 1 and found["zero_stage"] else {}
-    local = effective.number(_LOCAL, _DEFAULTS[_LOCAL])
-    total = effective.number(_GLOBAL, _DEFAULTS[_GLOBAL])
+    local = effective.number(LOCAL, DEFAULTS[LOCAL])
+    total = effective.number(GLOBAL, DEFAULTS[GLOBAL])
     in_pipeline = local if effective.in_tokens else effective.number(_PIPELINE_BATCH, 1)
     found["micro_batch"] = local if degrees["pp"] == 1 else in_pipeline
     if degrees["pp"] > 1:
         named = str(effective.get("parallelism.pipeline_parallel_schedule", "1F1B"))
         schedule = next((ours for ours, theirs in SCHEDULES.items() if theirs.lower() == named.lower()), named)
         found |= {"schedule": schedule, "model_chunks": 2 if schedule in _LOOPED else 1}
-    mode = str(effective.get("activation_checkpoint.mode", "selective"))
-    found["recompute"] = mode if mode in ("none", "selective", "full") else "none"
+    mode = str(effective.get(_RECOMPUTE, "selective"))
+    found |= {"recompute": mode} if mode in ("none", "selective", "full") else {}
     found["compile"] = bool(effective.get("compile.enable", False))
     if effective.stated("training.disable_cuda_graphs")[1]:
         found["cuda_graphs"] = not effective.get("training.disable_cuda_graphs", False)
@@ -317,15 +222,15 @@ def _settings(effective: _Effective, sources: LineSources) -> tuple[dict[str, Va
 
 
 def _arguments(
-    settings: Mapping[str, Value], effective: _Effective, *, total: int, by_function: bool, has_model: bool
+    settings: Mapping[str, Value], effective: EffectiveConfiguration, *, total: int, by_function: bool, has_model: bool
 ) -> dict[str, ArgumentWords]:
     """Return the words of each parameter that varies, as releases before 0.3 have them.
 
     A pipeline stays as it is: in a file's release, the batch that passes through it is another option for each schedule. So does
     compilation that nothing states, as its option depends on the release.
     """
-    batch = [f"--{_GLOBAL}", "{global_batch}"]
-    in_tokens = batch_words(total, effective.number(_LENGTH, _DEFAULTS[_LENGTH])) if effective.in_tokens else {}
+    batch = [f"--{GLOBAL}", "{global_batch}"]
+    in_tokens = batch_words(total, effective.number(LENGTH, DEFAULTS[LENGTH])) if effective.in_tokens else {}
     batch = list(in_tokens.get("dp", batch))
     replicas = [] if settings["zero_stage"] else [effective.spelled(_REPLICAS), "{dp}"]
     found: dict[str, ArgumentWords] = {
@@ -336,11 +241,11 @@ def _arguments(
         option = "--parallelism.fsdp_reshard_after_forward"
         found["zero_stage"] = {"2": [option, "never"], "3": [option, "always"]}
     if settings["pp"] == 1:
-        found["micro_batch"] = in_tokens.get("micro_batch") or [effective.spelled(_LOCAL), "{micro_batch}"]
-    if in_tokens and has_model:
+        found["micro_batch"] = in_tokens.get("micro_batch") or [effective.spelled(LOCAL), "{micro_batch}"]
+    if by_function and has_model:
         found |= _OF_FUNCTIONS
     if not by_function:
-        found["recompute"] = ["--activation_checkpoint.mode", "{recompute}"]
+        found["recompute"] = [f"--{_RECOMPUTE}", "{recompute}"]
         if has_model:
             if effective.stated("compile.enable")[1]:
                 table, _, name = effective.spelled("compile.enable").rpartition(".")
@@ -348,6 +253,8 @@ def _arguments(
             else:
                 found["compile"] = {"false": []}
             found["cuda_graphs"] = {"false": []}  # these releases have none
+    if not {"recompute"} <= found.keys() & settings.keys():
+        found["recompute"] = {str(settings.get("recompute", "none")): effective.words(_RECOMPUTE)}  # last: options behind a subcommand
     return found
 
 
@@ -362,11 +269,14 @@ def _choices(settings: Mapping[str, Value], arguments: Arguments, *, has_model: 
     if "tp" in arguments and (replicas := int(settings.get("dp_replicate", 1))) > 1:
         ranks = int(settings["dp"]) * int(settings["tp"])
         found["tp"] = [tp for tp in divisors(ranks) if ranks // tp % replicas == 0]
+    if isinstance(recompute := arguments.get("recompute"), Mapping):
+        found["recompute"] = [*recompute]
     switches = {name: [False, True] if len(arguments.get(name, ())) > 1 else [False] for name in ("compile", "cuda_graphs")}
+    switches |= {} if "recompute" in settings else {"compile": [bool(settings["compile"])]}  # what the compiler recomputes
     return found | (switches if has_model else {})
 
 
-def _derived(effective: _Effective) -> dict[str, tuple[str, ...]]:
+def _derived(effective: EffectiveConfiguration) -> dict[str, tuple[str, ...]]:
     """Return the parameters that decide an option; the shard degree is one of them unless torchtitan computes it."""
     is_left = effective.is_known and effective.get(_SHARDS, -1) == -1
     return _DERIVED if is_left else {**_DERIVED, effective.spelled(_SHARDS): ("dp",)}
@@ -375,5 +285,5 @@ def _derived(effective: _Effective) -> dict[str, tuple[str, ...]]:
 def _replaced(arguments: Arguments) -> set[str]:
     """Return the options that trials set themselves."""
     every = (words for each in arguments.values() for words in (each.values() if isinstance(each, Mapping) else [each]))
-    own = {_spelled(word.partition(":")[0]) for words in every for word in words if re.match(r"--|\w+:", word)}
-    return own | {_OLDER[key] for key in own if key in _OLDER} | set(_MEASURED)
+    own = {_spelled(re.split("[:=]", word)[0]) for words in every for word in words if re.match(r"--|\w+:", word)}
+    return own | {OLDER[key] for key in own if key in OLDER} | set(_MEASURED)

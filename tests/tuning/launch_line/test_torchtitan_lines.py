@@ -131,3 +131,28 @@ def test_tensor_parallelism_leaves_a_multiple_of_the_replicas(name, job) -> None
     line = f"{TOKENS} 8192 --training.num_tokens_per_train_step 524288 --training.max_context_length 8192 {REPLICAS} 2"
     made = job(f"{line} --parallelism.tensor_parallel_degree 1".replace("llama3_8b", name))
     assert {each.tp for each in made.problem.candidates()} == ({1, 2, 4} if name == "own" else {1, 2})
+
+
+BUDGET = "activation_checkpoint:memory-budget --activation_checkpoint.memory_budget 0.3"
+
+
+@pytest.mark.parametrize(
+    ("words", "mode"),
+    [
+        ("--job.config_file c.toml --activation_checkpoint.mode=memory_budget", "--activation_checkpoint.mode=memory_budget"),
+        (f"--module llama3 --config llama3_8b --compile.enable {BUDGET}", BUDGET),
+    ],
+)
+def test_trials_keep_a_mode_of_recomputation_that_the_search_space_lacks(words, mode, job) -> None:
+    made = job(f"{LINE} {words}", {"c.toml": "[model]\nname = 'llama3'\nflavor = '8B'\n[compile]\nenable = true\n"})
+    assert made.problem.baseline is not None and any(note.startswith("trials keep `activation_checkpoint.mode") for note in made.notes)
+    for each in made.problem.candidates():
+        trial = " ".join(made.problem.launch_line(each).words(values_outside_trials(made.problem, each), {}))
+        assert trial.count(mode) == trial.count("activation_checkpoint:") + trial.count("activation_checkpoint.mode") == 1
+        assert each["compile"] and mode in " ".join(changed_line(made, each).line)
+
+
+def test_a_subcommand_of_an_unknown_function_is_last_in_trials(job) -> None:
+    made = job(f"{LINE} --module own --config own --training.global_batch_size 32 --training.local_batch_size 2 activation_checkpoint:full")
+    trials = [made.problem.launch_line(each).words(values_outside_trials(made.problem, each), {}) for each in made.problem.candidates()]
+    assert {words[-1] for words in trials} == {"activation_checkpoint:full"} and made.problem.baseline.recompute == "full"
