@@ -1,9 +1,11 @@
 """Understand a launch line of a program around LightningCLI: `fit --trainer.devices 8 --data.batch_size 16 --config run.yaml`."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from oppa.errors import InputError
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.configuration import Value
 from oppa.problem.file_keys import at
@@ -22,6 +24,12 @@ _WORKERS = ("data.num_workers", "data.init_args.num_workers")
 _DEFAULT = "default of Lightning"
 _UNKNOWN_BATCH = (
     "the data module's own batch argument is unknown: name it `{micro_batch}`, such as `--data.batch_size '{micro_batch=8:4,8,16}'`"
+)
+_ALL = (None, "auto", -1, "-1")
+"""Values that stand for the devices of the machine."""
+_OTHER_DEVICES = (
+    f"trials keep the indices of `--{DEVICES}`, so the strategy does not vary: put `CUDA_VISIBLE_DEVICES=...` in front of the line, and "
+    "state the number of devices"
 )
 
 
@@ -54,10 +62,29 @@ def devices_of_trainer(sources: LineSources) -> LineDevices:
     if sources.line.stage("launcher", "step") is not None:
         return sources.devices
     effective = _Effective(sources)
-    count, origin = effective.stated(DEVICES)
-    hosts, _ = effective.stated(HOSTS)
-    per_host = count if type(count) is int and count > 0 else sources.machine.gpus or 1
-    return LineDevices(hosts=hosts if type(hosts) is int else 1, per_host=per_host, origin=origin or _DEFAULT)
+    indices = _indices(effective)
+    stated, origin = effective.stated(DEVICES)
+    if indices is None and stated not in _ALL:
+        message = f"`{DEVICES} = {stated}` ({origin}) is neither a number of devices nor a list of their indices"
+        raise InputError(message, hint=f"write the number itself: `--{DEVICES} 8`")
+    per_host = len(indices) if indices is not None else sources.machine.gpus or 1
+    hosts, hosts_origin = effective.stated(HOSTS)
+    if hosts is not None and not (type(hosts) is int and hosts > 0):
+        raise InputError(f"`{HOSTS} = {hosts}` ({hosts_origin}) is no number of hosts", hint="write the number itself in the line")
+    return LineDevices(hosts=hosts or 1, per_host=per_host, origin=origin or _DEFAULT)
+
+
+def _indices(effective: _Effective) -> Sequence[int] | None:
+    """Return the indices of the devices of a host; None if nothing states them or their number.
+
+    Source: lightning/fabric/utilities/device_parser.py (2.6).
+    """
+    stated, _ = effective.stated(DEVICES)
+    if isinstance(stated, str) and re.fullmatch(r"\[[\d, ]+\]|[\d ]*,[\d, ]*", stated):
+        stated = list(map(int, re.findall(r"\d{1,6}", stated)))
+    if isinstance(stated, list) and stated and all(type(each) is int for each in stated):
+        return stated
+    return range(stated) if type(stated) is int and stated > 0 else None
 
 
 def understand(sources: LineSources, *, evidence: str) -> Meaning:
@@ -82,7 +109,9 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     settings |= {"num_workers": workers} if type(workers) is int else {}
     settings |= {"trainer_precision": precision} if isinstance(precision, str) and precision in _NAMED_PRECISIONS else {}
     by_name = next((key for key in BATCHES if effective.stated(key)[1] == batch_origin and effective.stated(key)[0] == batch), BATCHES[0])
-    completes = bool(named and micro and count and by_name == BATCHES[0])
+    indices = _indices(effective)
+    is_from_first = indices is None or list(indices) == list(range(len(indices)))
+    completes = bool(named and micro and count and by_name == BATCHES[0]) and is_from_first
     replaced = {DEVICES, HOSTS, BATCHES[0], ACCUMULATE, STRATEGY, _SHARDING} if completes else {ACCUMULATE, by_name} if micro else set()
     words = templates(effective.options.without(replaced))
     arguments: dict[str, list[str]] = {}
@@ -110,7 +139,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         choices=_ON_CPU if completes and named == "ddp" and _is_on_cpu(effective, sources) else {},
         steps={"format": "lightning", "batches_per_step": "{num_microbatches}" if micro else str(steps)},
         added=() if completes else _BAR,
-        hints=() if micro else (_UNKNOWN_BATCH,),
+        hints=(*([] if micro else [_UNKNOWN_BATCH]), *([] if is_from_first else [_OTHER_DEVICES])),
         missing=sources.missing,
     )
 
