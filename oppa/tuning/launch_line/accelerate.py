@@ -27,7 +27,7 @@ from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, LineDevice
 from oppa.tuning.launch_line.options import require_number
 from oppa.tuning.launch_line.recognise import reads_trainer_arguments
 from oppa.tuning.launch_line.sources import LineSources
-from oppa.tuning.launch_line.templates_of import names_placeholders, templates
+from oppa.tuning.launch_line.templates_of import names_placeholders, placeholders, templates
 from oppa.tuning.launch_line.trainer import (
     ALIASES,
     BATCH_WORDS,
@@ -42,6 +42,7 @@ _MESH = "parallelism_config.parallelism_config_"
 _FSDP = "fsdp_config."
 _FSDP_RECOMPUTES = f"{_FSDP}fsdp_activation_checkpointing"
 _DEEPSPEED_FILE = "deepspeed_config.deepspeed_config_file"
+_ACCUMULATION = "deepspeed_config.gradient_accumulation_steps"
 _OFFLOADS = {
     "offload_optimizer": "deepspeed_config.offload_optimizer_device",
     "offload_params": "deepspeed_config.offload_param_device",
@@ -51,7 +52,7 @@ _KEYS = {
     "num-machines": "num_machines",
     "mixed-precision": "mixed_precision",
     "zero-stage": "deepspeed_config.zero_stage",
-    "gradient-accumulation-steps": "deepspeed_config.gradient_accumulation_steps",
+    "gradient-accumulation-steps": _ACCUMULATION,
     "deepspeed-config-file": "deepspeed_config.deepspeed_config_file",
     "offload-optimizer-device": "deepspeed_config.offload_optimizer_device",
     "offload-param-device": "deepspeed_config.offload_param_device",
@@ -188,7 +189,8 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     if file is not None:
         meaning = _with_deepspeed_file(meaning, effective, file, rewrites_batch=names or reads)
     else:
-        files, choices = _edited(effective, path, settings)
+        divides = reads or any(placeholders(each) & {"micro_batch", "num_microbatches"} for each in meaning.words)
+        files, choices = _edited(effective, path, settings, accumulates=divides and _states_accumulation(effective))
         meaning = dataclasses.replace(meaning, files=files, choices=choices)
     facts = [StatedFact(name="file", value=str(path), origin="--config_file")] if path is not None else []
     meaning = dataclasses.replace(meaning, facts=(*facts, *meaning.facts))
@@ -337,8 +339,30 @@ def _sharding(effective: Effective) -> dict[str, Any]:
     return {key: value for key in keys if (value := effective.get(f"{_FSDP}{key}")) is not None}
 
 
-def _edited(effective: Effective, path: Path | None, settings: Mapping[str, Value]) -> tuple[tuple[EditedFile, ...], dict[str, Any]]:
-    """Return accelerate's own file, of which trials get copies, and the choices of what varies in it."""
+def _states_accumulation(effective: Effective) -> bool:
+    """Return whether the file states the micro-batches of DeepSpeed, which have to be those of the program.
+
+    Source: HfTrainerDeepSpeedConfig.fill_match (Transformers 5.23), Accelerator._prepare_deepspeed (accelerate 1.15).
+
+    Raises:
+        InputError: an option of the launcher states them, which would be the same in all trials.
+    """
+    if effective.kind != "DEEPSPEED":
+        return False
+    if effective.origin(_ACCUMULATION) == "line":
+        message = "`--gradient_accumulation_steps` of `accelerate launch` has one value in all trials, and the program's own varies"
+        raise InputError(message, hint="remove it in front of the program: DeepSpeed takes the program's own")
+    return type(effective.get(_ACCUMULATION)) is int
+
+
+def _edited(
+    effective: Effective, path: Path | None, settings: Mapping[str, Value], *, accumulates: bool
+) -> tuple[tuple[EditedFile, ...], dict[str, Any]]:
+    """Return accelerate's own file, of which trials get copies, and the choices of what varies in it.
+
+    Args:
+        accumulates: True if trials write how many micro-batches DeepSpeed accumulates.
+    """
     if path is None:
         return (), {}
     keys: dict[str, Any] = {}
@@ -360,7 +384,9 @@ def _edited(effective: Effective, path: Path | None, settings: Mapping[str, Valu
         keys["deepspeed_config.zero_stage"] = "{zero_stage}"
         choices["zero_stage"] = [1, 2, 3]
     if any(effective.origin(key) == "line" for key in keys):
-        return (), {}  # the line's own option would win over the copy
+        keys, choices = {}, {}  # the line's own option would win over the copy
+    if accumulates:
+        keys[_ACCUMULATION] = "{num_microbatches}"
     require_tables(effective.values, keys, source=path.name)
     present = {key: effective.get(key) for key in keys}
     return ((EditedFile(name="accelerate", path=path, keys=keys, present=present),) if keys else ()), choices
