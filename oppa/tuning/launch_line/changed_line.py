@@ -69,7 +69,8 @@ def changed_line(job: LineJob, configuration: Configuration) -> ChangedLine:
     problem, usual = job.problem, job.problem.baseline
     added = _added(problem, configuration)
     new, spelling = _stated(added), {_key(name): name for name in _options_in(added)}
-    old = _stated(_added(problem, usual)) if usual is not None else {}
+    constant = {name: new[name] for name in _options_of(problem, {"dp"}) if name in new}  # what trials need besides the line
+    old = _stated(_added(problem, usual)) if usual is not None else constant
     differing = _differing(problem, configuration)
     varied = _options_of(problem, differing)
     gone, lacking = _gone_and_lacking(job, differing, new)

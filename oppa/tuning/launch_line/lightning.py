@@ -136,12 +136,19 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         completes=completes,
         words=tuple(words),
         arguments=arguments,
-        choices=_ON_CPU if completes and named == "ddp" and _is_on_cpu(effective, sources) else {},
+        choices=_choices(named, effective, sources) if completes else {},
         steps={"format": "lightning", "batches_per_step": "{num_microbatches}" if micro else str(steps)},
         added=() if completes else _BAR,
         hints=(*([] if micro else [_UNKNOWN_BATCH]), *([] if is_from_first else [_OTHER_DEVICES])),
         missing=sources.missing,
     )
+
+
+def _choices(strategy: str, effective: _Effective, sources: LineSources) -> Mapping[str, Any]:
+    """Return the values among which trials choose: DeepSpeed is one of them if the line has it, as it is another package."""
+    if strategy == "deepspeed":
+        return {"strategy": ["ddp", "fsdp", "fsdp-shard-grad-op", strategy]}
+    return _ON_CPU if strategy == "ddp" and _is_on_cpu(effective, sources) else {}
 
 
 def _is_on_cpu(effective: _Effective, sources: LineSources) -> bool:

@@ -4,6 +4,7 @@ import pytest
 
 from oppa.errors import InputError
 from oppa.tuning.formats.space_words import values_outside_trials
+from oppa.tuning.launch_line.changed_line import changed_line
 from tests.tuning.launch_line.conftest import CPUS, GPUS
 
 LINE = "python main.py fit --config c.yaml --data.batch_size 16"
@@ -38,3 +39,23 @@ def test_trials_keep_indices_of_other_devices_than_the_first(indices, is_kept, j
 def test_devices_that_are_no_number_are_refused(words, job) -> None:
     with pytest.raises(InputError, match=r"`trainer\.(devices|num_nodes) = .* \(line\) is n"):
         job(f"{LINE} {words}", {"c.yaml": BY_DDP})
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_deepspeed_is_tried_if_the_line_has_it(stage, job) -> None:
+    line = f"{LINE} --trainer.devices 8 --trainer.strategy deepspeed_stage_{stage}"
+    made = job(line, {"c.yaml": "seed_everything: 1\n"})
+    usual = made.problem.baseline
+    assert (usual["strategy"], usual.zero_stage) == ("deepspeed", stage) and " ".join(changed_line(made, usual).line) == line
+    words = made.problem.launch_line(usual).words(values_outside_trials(made.problem, usual), {})
+    assert f"--trainer.strategy=deepspeed_stage_{stage}" in words
+    assert {each["strategy"] for each in made.problem.candidates()} == {"ddp", "fsdp", "fsdp-shard-grad-op", "deepspeed"}
+
+
+def test_a_line_without_baseline_gets_no_options_that_only_trials_need(job) -> None:
+    line = f"{LINE} --trainer.devices 8 --trainer.strategy fsdp"
+    made = job(line, {"c.yaml": "seed_everything: 1\n"}, settings=['space.parameters.strategy=["ddp","fsdp-shard-grad-op"]'])
+    assert made.problem.baseline is None
+    best = next(each for each in made.problem.candidates() if (each["strategy"], each.micro_batch) == ("ddp", 8))
+    changed = line.replace("fsdp", "ddp").replace("size 16", "size 8")
+    assert " ".join(changed_line(made, best).line) == f"{changed} --trainer.accumulate_grad_batches 2"
