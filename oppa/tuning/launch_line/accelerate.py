@@ -221,7 +221,10 @@ def _with_deepspeed_file(meaning: Meaning, effective: Effective, file: DeepSpeed
     auto = {name for name in _BY_FILE if at(file.values, key_of(name)) == "auto"}
     by_file = {name: value for name, value in file.settings.items() if name not in auto}
     others = {name: value for name, value in meaning.settings.items() if name in auto or name not in _BY_FILE}
-    global_batch, micro = file.batch(meaning.devices.count)
+    ranks = meaning.settings.get("dp")
+    by_file |= {} if ranks is None or "sp" in others else file.degrees(int(ranks))
+    ranks = by_file.get("dp", ranks)
+    global_batch, micro = file.batch(None if ranks is None else int(ranks))
     by_file |= {"micro_batch": micro} if micro else {}
     edited = file.edited(batch="all but auto" if rewrites_batch else "none")
     choices = {"zero_stage": file.stages} if len(file.stages) > 1 else {}

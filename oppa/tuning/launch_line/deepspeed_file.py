@@ -71,10 +71,27 @@ class DeepSpeedFile:
         offloads = {name: found for name in _OFFLOADS if isinstance(found := at(self.values, key_of(name)), str) and found != "none"}
         return {"zero_stage": self.stage, **offloads}
 
-    def batch(self, devices: int | None) -> tuple[int | None, int | None]:
-        """Return the global batch and the micro-batch; raises InputError for a size that is no number of at least 1."""
+    def degrees(self, devices: int | None) -> dict[str, Value]:
+        """Return the data-parallel ranks among devices, and the ranks that share a sequence; raises InputError if these divide no devices.
+
+        Source: DeepSpeedConfig.__init__ (DeepSpeed 0.19).
+        """
+        key = key_of("sp")
+        sequence = at(self.values, key)
+        if devices is None or type(sequence) is not int or sequence <= 1:
+            return {} if devices is None else {"dp": devices}
+        if devices % sequence:
+            raise InputError(f"`{key} = {sequence}` ({self.shown}) does not divide the {devices} ranks", hint="use a divisor of them")
+        return {"dp": devices // sequence, "sp": sequence}
+
+    def batch(self, ranks: int | None) -> tuple[int | None, int | None]:
+        """Return the global batch and the micro-batch; raises InputError for a size that is no number of at least 1.
+
+        Args:
+            ranks: The data-parallel ranks.
+        """
         default = {key_of("micro_batch", "{num_microbatches}"): 1}
-        return batch_sizes({**default, **without_auto(self.values)}, ranks=devices)
+        return batch_sizes({**default, **without_auto(self.values)}, ranks=ranks)
 
     def edited(self, *, batch: Literal["all", "all but auto", "none"], more: Mapping[str, Any] | None = None) -> EditedFile:
         """Return the file with the keys that trials rewrite.
