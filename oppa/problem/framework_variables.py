@@ -1,6 +1,7 @@
 """State the environment variables that a framework requires of a configuration; a value in the user's environment takes precedence."""
 
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Mapping
 
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
@@ -27,3 +28,8 @@ def megatron_variables(configuration: Configuration, cluster: Cluster, words: Co
     if configuration.get("moe_comm_overlap", False):
         return {_CONNECTIONS: "32"}
     return {_CONNECTIONS: "1"} if configuration.tp > 1 or int(configuration.get("cp", 1)) > 1 else {}
+
+
+def lacking(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that this process's environment lacks, or has as an empty text."""
+    return {name: value for name, value in variables.items() if not os.environ.get(name)}

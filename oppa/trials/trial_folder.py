@@ -18,8 +18,7 @@ The folder holds these files:
 
 import dataclasses
 import json
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -29,6 +28,7 @@ from oppa.plain_text import plain_text
 from oppa.problem.cluster import Cluster
 from oppa.problem.command import LaunchCommand
 from oppa.problem.configuration import Configuration
+from oppa.problem.framework_variables import lacking
 from oppa.problem.model import MODEL_HINT, Model
 from oppa.problem.training import Training
 from oppa.trials import untrusted_file
@@ -84,7 +84,7 @@ class TrialSpec:
             training=problem.training,
             steps=steps,
             command=problem.launch_line(configuration),
-            environment={**_lacking(problem.default_variables(configuration)), **problem.variables(configuration)},
+            environment={**lacking(problem.default_variables(configuration)), **problem.variables(configuration)},
         )
 
     def write(self, folder: Path) -> None:
@@ -112,11 +112,6 @@ class TrialSpec:
                 "command": LaunchCommand.from_dict(values["command"]) if values.get("command") else None,
             }
         )
-
-
-def _lacking(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that this process's environment lacks, or has as an empty text."""
-    return {name: value for name, value in variables.items() if not os.environ.get(name)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

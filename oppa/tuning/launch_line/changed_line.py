@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from oppa.problem.command import argument_of
 from oppa.problem.configuration import Configuration, Value
+from oppa.problem.framework_variables import lacking
 from oppa.problem.launch_line.words import texts
 from oppa.problem.problem import Problem
 from oppa.problem.templates import spelled
@@ -105,11 +106,16 @@ def changed_line(job: LineJob, configuration: Configuration) -> ChangedLine:
 
 
 def _changed_variables(job: LineJob, configuration: Configuration) -> dict[str, tuple[str, str]]:
-    """Return the environment variables of parameters that have another value than in the line or the baseline, with both values."""
+    """Return the environment variables that differ from the line or the baseline, with both values.
+
+    They are those of parameters, and those that the framework requires of another configuration and the user has not set.
+    """
     problem = job.problem
+    own = {name for name, _ in job.line.environment}
     before = {name: word.text for name, word in job.line.environment if not word.missing}
     before |= {} if problem.baseline is None else problem.variables(problem.baseline)
-    now = problem.variables(configuration)
+    required = lacking(problem.default_variables(configuration)) if _differing(problem, configuration) else {}
+    now = {**{name: value for name, value in required.items() if name not in own}, **problem.variables(configuration)}
     return {name: (before.get(name, ""), value) for name, value in now.items() if before.get(name) != value}
 
 

@@ -9,9 +9,10 @@ from oppa.tuning.launch_line.line_job import LineJob
 from oppa.tuning.launch_line.winner_files import write_files
 
 TRAINER = "torchrun --nproc-per-node 8 train.py --per_device_train_batch_size 4 --gradient-accumulation-steps=4 --output_dir out"
+CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 MEGATRON = (
-    "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 256 "
-    "--max-position-embeddings 256 --micro-batch-size 2 --global-batch-size 32 --use-distributed-optimizer "
+    f"{CONNECTIONS}=1 torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 8 --hidden-size 512 --num-attention-heads 8 "
+    "--seq-length 256 --max-position-embeddings 256 --micro-batch-size 2 --global-batch-size 32 --use-distributed-optimizer "
     "--sequence-parallel --tensor-model-parallel-size 2"
 )
 CHUNKS = "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2"
@@ -104,8 +105,8 @@ def test_an_option_is_added_in_front_of_a_subcommand(job) -> None:
     ("script", "recompute", "begins"),
     [
         (f"{MEGATRON} $@", "full", "sh run.sh --recompute-granularity full"),
-        (f"{MEGATRON}", "full", "torchrun --nproc-per-node 8 pretrain_gpt.py"),
-        (f"export A=1\n{MEGATRON} --recompute-activations $@", "none", "env A=1 torchrun --nproc-per-node 8 pretrain_gpt.py"),
+        (f"{MEGATRON}", "full", f"env {CONNECTIONS}=1 torchrun --nproc-per-node 8 pretrain_gpt.py"),
+        (f"export A=1\n{MEGATRON} --recompute-activations $@", "none", f"env A=1 {CONNECTIONS}=1 torchrun --nproc-per-node 8"),
     ],
 )
 def test_a_script_is_written_out_if_an_appended_word_cannot_state_the_change(script, recompute, begins, job) -> None:
@@ -185,3 +186,19 @@ def test_a_variable_stands_in_front_of_the_program(line, expected, job) -> None:
     assert " ".join(found.line) == expected
     present = "4" if line.startswith("BATCH_SIZE=4") else ""
     assert [(each.about, each.old, each.new) for each in found.changes] == [("BATCH_SIZE", present, "16")]
+
+
+@pytest.mark.parametrize(
+    ("own", "exported", "sizes", "expected"),
+    [
+        ("", "", (2, 4), f"{CONNECTIONS}=1"),
+        ("", "", (1, 2), f"{CONNECTIONS}=1"),
+        ("", "", (2, 1), "torchrun"),
+        ("", "8", (2, 4), "torchrun"),
+        (f"{CONNECTIONS}=8 ", "", (2, 4), f"{CONNECTIONS}=8"),
+    ],
+)
+def test_a_variable_that_megatron_requires_is_set_unless_the_user_has_set_it(own, exported, sizes, expected, job, monkeypatch) -> None:
+    monkeypatch.setenv(CONNECTIONS, exported)
+    line = MEGATRON.replace(f"{CONNECTIONS}=1 ", own).removesuffix("2") + str(sizes[0])
+    assert changed(job(line), tp=sizes[1]).line[0] == expected
