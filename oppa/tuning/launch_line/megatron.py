@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from oppa import catalog
 from oppa.errors import InputError
@@ -12,16 +12,16 @@ from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Value
 from oppa.problem.model import Model
 from oppa.problem.problem import facts_of
-from oppa.problem.space import SearchSpace
+from oppa.problem.space import Parameter, SearchSpace
 from oppa.problem.space_file import read_space
 from oppa.problem.training import Training
 from oppa.tuning.formats import megatron, space_words
 from oppa.tuning.formats.megatron_command import model_facts, states_architecture
+from oppa.tuning.launch_line import megatron_plain
 from oppa.tuning.launch_line.meaning import (
     ASSUMED_VOCAB,
     VOCAB_NOTE,
     Arguments,
-    ArgumentWords,
     LineConflict,
     LineDevices,
     Meaning,
@@ -48,7 +48,7 @@ _ENCODERS = ("--decoder-seq-length", "--encoder-num-layers", "--img-h", "--freez
 _VOCABULARIES = {"GPT2BPETokenizer": 50257}
 """Sizes of vocabularies that a tokenizer always has."""
 _FSDP_NOTE = "the search space of Megatron-LM has no FSDP: its stage, its pipeline and all other options stay, and nothing is predicted"
-_GLOBAL, _MICRO = "--global-batch-size", "--micro-batch-size"
+_GLOBAL = "--global-batch-size"
 _OPTIMIZER, _MODULES, _SEQUENCE = "--optimizer", "--recompute-modules", "--sequence-parallel"
 _IMPL = "--transformer-impl"
 _LOCAL_NOTE = f"`{_IMPL} local` without `{_SEQUENCE}`: trials leave sequence parallelism off, as torch's norms refuse it"
@@ -67,25 +67,24 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         raise InputError("the launch line contradicts itself: `--bf16` and `--fp16`", hint="remove one of the two")
     devices = _devices(sources, options)
     model, assumed, notes = _model(options, sources)
-    if is_fsdp := megatron.uses_fsdp(options.grouped()):
-        model, assumed, notes = {}, {}, [_FSDP_NOTE]
     settings = _settings(options, devices, model)
     require_compatible(options, settings)
-    micro = int(settings.get("micro_batch", 1))
-    dp = int(settings.get("dp", 1))
-    stated = options.number(_GLOBAL)
+    global_batch = options.number(_GLOBAL) or int(settings.get("micro_batch", 1)) * int(settings.get("dp", 1))
     splits = _splits_sequences(options)
-    space = _space(devices, stated or micro * dp, {**assumed, **model})
+    space = _space(devices, global_batch, {**assumed, **model})
     worded = [known for known in space.parameters if known.is_extra and known.words]
-    extras = space_words.read_from(worded, _in_order(options.grouped()))
-    extras |= {"cp": settings["cp"]} if "cp" in settings else {}
-    if "--fp8-format" in options and "--fp8-recipe" not in options:
-        extras |= {"fp8": "delayed"}  # the default of --fp8-recipe
+    extras = _extras(options, worded, settings)
     settings = {**settings, **extras}
-    imposed = (_SEQUENCE,) if splits and int(settings.get("tp", 1)) > 1 and _SEQUENCE not in options else ()
-    replaced = {*megatron.KNOWN, *_ALIASES, *_MEASURED}
-    replaced |= {option for known in worded if known.name in extras for option in _options_of(known.words)}
-    conflicts = [LineConflict(about="steps of growing batches", taken="no ramp-up in trials", other=options.value("--rampup-batch-size"))]
+    arguments: Arguments = {}
+    choices: Mapping[str, object] = _choices(extras, splits=splits)
+    replaced = {*megatron.KNOWN, *_ALIASES} | {option for known in worded if known.name in extras for option in _options_of(known.words)}
+    if not model:
+        kept = ["pp", "zero_stage"] if megatron.uses_fsdp(options.grouped()) else []
+        arguments = megatron_plain.arguments(options, settings, kept=kept, splits=splits)
+        choices = megatron_plain.choices(options, settings, devices=devices.count, varied=arguments)
+        replaced = {option for words in arguments.values() for option in _options_of(words)}
+    lacks_sequence = splits and int(settings.get("tp", 1)) > 1 and _SEQUENCE in replaced and _SEQUENCE not in options
+    imposed = (_SEQUENCE,) if lacks_sequence else ()
     return Meaning(
         framework="megatron",
         evidence=evidence,
@@ -93,28 +92,49 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         model=model,
         model_origin=options.origin("--num-layers", "--hidden-size"),
         assumed=assumed,
-        global_batch=stated or micro * dp,
+        global_batch=global_batch,
         batch_origin=options.origin(_GLOBAL) or "micro-batch x dp, Megatron-LM's default",
         precision="fp16" if "--fp16" in options else "bf16" if "--bf16" in options else "fp32",
         settings=settings,
         origins=_origins(options, extras),
         space=(SPACE if splits else LOCAL) if model else "",
         completes=bool(model),
-        words=tuple(templates(options.without(replaced))),
-        aliases=_ALIASES,
+        words=tuple(templates(options.without({*replaced, *_MEASURED}))),
+        aliases=_ALIASES if model else {},
         derived={_GLOBAL: ("dp", "micro_batch")},
         imposed=imposed,
-        arguments={} if model else _plain_arguments(is_fsdp=is_fsdp, splits=splits),
-        choices=_choices(extras, splits=splits) if model else {} if is_fsdp else {"zero_stage": [0, 1]},
+        arguments=arguments,
+        choices=choices,
         steps={"format": "megatron"},
         added=("--log-interval", "1", "--exit-interval", "{steps}"),
-        conflicts=tuple(conflicts) if "--rampup-batch-size" in options else (),
+        conflicts=_conflicts(options),
         notes=(*notes, *map(imposed_note, imposed), *(() if splits else (_LOCAL_NOTE,))),
         facts=_kept_modules(options, extras),
         training=_optimizer(options),
         unpredicted=tuple(_unpredicted(options, extras)),
         missing=sources.missing,
     )
+
+
+def _extras(options: Options, worded: Iterable[Parameter], settings: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the further parameters that options state.
+
+    Args:
+        worded: Further parameters of the search space that have words.
+        settings: The present configuration without them.
+    """
+    found = space_words.read_from(worded, _in_order(options.grouped()))
+    found |= {"cp": settings["cp"]} if "cp" in settings else {}
+    if "--fp8-format" in options and "--fp8-recipe" not in options:
+        found |= {"fp8": "delayed"}  # the default of --fp8-recipe
+    return found
+
+
+def _conflicts(options: Options) -> tuple[LineConflict, ...]:
+    """Return what trials leave out: batches that grow."""
+    if (ramp := "--rampup-batch-size") not in options:
+        return ()
+    return (LineConflict(about="steps of growing batches", taken="no ramp-up in trials", other=options.value(ramp)),)
 
 
 def _splits_sequences(options: Options) -> bool:
@@ -197,12 +217,14 @@ def _settings(options: Options, devices: LineDevices, model: Mapping[str, Value]
     found |= {"schedule": "1f1b", **stated, **megatron.interleaving(words, stated)}
     if "dp_bucket_mb" not in found and found["overlap_zero_comm"]:
         found |= megatron.grown_bucket(int(found.get("dp", 1)))
-    found.pop("global_batch", None)  # the meaning has it
-    return found
+    without = ("global_batch",) if model else ("global_batch", "schedule", "model_chunks", "overlap_p2p", "dp_bucket_mb")
+    return {name: value for name, value in found.items() if name not in without}  # the meaning has the batch, and options have the others
 
 
 def _model(options: Options, sources: LineSources) -> tuple[dict[str, Value], dict[str, Value], list[str]]:
     """Return what the options state of the model, what is assumed, and notes."""
+    if megatron.uses_fsdp(options.grouped()):
+        return {}, {}, [_FSDP_NOTE]
     program = sources.line.program_name
     dimensions, kind, unread = model_facts(options.grouped(), program)
     if not states_architecture(dimensions) or "seq_len" not in dimensions:
@@ -279,14 +301,3 @@ def _space(devices: LineDevices, global_batch: int, model: Mapping[str, Value]) 
 def _options_of(words: object) -> set[str]:
     texts = [word for each in words.values() for word in each] if isinstance(words, Mapping) else list(words)  # type: ignore[call-overload]
     return {word for word in texts if word.startswith("--")}
-
-
-def _plain_arguments(*, is_fsdp: bool, splits: bool) -> Arguments:
-    """Return the words of the parameters that need no dimensions of the model; FSDP keeps its stage and its pipeline."""
-    found: dict[str, ArgumentWords] = {
-        "tp": {"1": [_DEGREES["tp"], "1"], "*": [_DEGREES["tp"], "{tp}", *([_SEQUENCE] if splits else [])]},
-        "micro_batch": [_MICRO, "{micro_batch}", _GLOBAL, "{global_batch}"],
-    }
-    if is_fsdp:
-        return found
-    return {**found, "pp": [_DEGREES["pp"], "{pp}"], "zero_stage": {"0": [], "1": ["--use-distributed-optimizer"]}}

@@ -11,7 +11,8 @@ from oppa.problem.bounded_text import whole_number
 from oppa.problem.configuration import Value
 from oppa.tuning.launch_line.options import Options
 
-_EXPERTS, _CHUNK_LAYERS = "--expert-model-parallel-size", "--num-layers-per-virtual-pipeline-stage"
+_EXPERTS, _EXPERT_TP = "--expert-model-parallel-size", "--expert-tensor-parallel-size"
+_CHUNK_LAYERS = "--num-layers-per-virtual-pipeline-stage"
 _RULES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "--num-layers": (("pp", "model_chunks"), "all stages hold equally many layers"),
     "--num-attention-heads": (("tp",), "tensor-parallel ranks hold equally many attention heads"),
@@ -40,10 +41,21 @@ def require_compatible(options: Options, settings: Mapping[str, Value]) -> None:
     if int(settings.get("ep", 1)) > 1 and "--num-experts" not in options:
         message = f"`{_EXPERTS} {options.value(_EXPERTS)}` ({options.origin(_EXPERTS)}) needs `--num-experts`, which is not stated"
         raise InputError(f"the launch line contradicts itself: {message}", hint=f"state the experts, or remove `{_EXPERTS}`")
+    _require_expert_ranks(options, settings)
     for option, (names, why) in _RULES.items():
         number = whole_number(options.value(option))
         if number and not any(other in options for other in _EXCEPT.get(option, ())):
             _require_multiple(option, number, _sizes(options, settings, names), origin=options.origin(option), why=why)
+
+
+def _require_expert_ranks(options: Options, settings: Mapping[str, Value]) -> None:
+    """Raise InputError if the ranks of a stage cannot hold whole copies of the experts (`initialize_model_parallel`)."""
+    ep, split = int(settings.get("ep", 1)), whole_number(options.value(_EXPERT_TP))
+    ranks = math.prod(int(settings.get(name, 1)) for name in ("dp", "cp", *(["tp"] if split else [])))
+    if "dp" in settings and ranks % (needed := ep * (split or 1)):
+        stated = f"`{_EXPERTS} {ep}`{f' with `{_EXPERT_TP} {split}`' if split else ''}"
+        message = f"{stated} needs a multiple of {needed} ranks, and there are {ranks} in a stage"
+        raise InputError(f"the launch line contradicts itself: {message}", hint="use fewer expert-parallel ranks")
 
 
 def _sizes(options: Options, settings: Mapping[str, Value], names: tuple[str, ...]) -> dict[str, int]:

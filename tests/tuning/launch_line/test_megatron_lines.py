@@ -7,12 +7,18 @@ import pytest
 from oppa.cost.beliefs import beliefs_of_job
 from oppa.cost.facts import workload_of
 from oppa.cost.prediction import predict
+from oppa.errors import InputError
+from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
+from oppa.tuning.formats.space_words import values_outside_trials
 from oppa.tuning.launch_line.changed_line import changed_line
+from oppa.tuning.launch_line.line_job import LineJob
 from oppa.tuning.launch_line.meaning import Meaning
 from oppa.tuning.launch_line.understand import understand
 from tests.tuning.launch_line.conftest import CPUS
 
+KEPT = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1 --overlap-grad-reduce --ddp-bucket-size 40000000"
+"""Options that stay in the trials of a line without a described model."""
 OPTIONS = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 256 --max-position-embeddings 256 --bf16"
 LINE = f"torchrun --nproc-per-node 8 pretrain_gpt.py {OPTIONS} --micro-batch-size 2 --global-batch-size 32"
 
@@ -20,6 +26,12 @@ LINE = f"torchrun --nproc-per-node 8 pretrain_gpt.py {OPTIONS} --micro-batch-siz
 def meaning(line: str) -> Meaning:
     """Return the meaning of a line."""
     return understand(shlex.split(line), environment={}, machine=CPUS)[1]
+
+
+def launched(made: LineJob, configuration: Configuration) -> list[str]:
+    """Return the words of a trial's launch line."""
+    line = made.problem.launch_line(configuration)
+    return line.words(values_outside_trials(made.problem, configuration), {})
 
 
 @pytest.mark.parametrize(
@@ -149,3 +161,65 @@ def test_predictions_know_that_local_norms_keep_whole_activations(job) -> None:
         index = next(number for number, each in enumerate(candidates) if (each.tp, each.pp, each.recompute) == (8, 1, "none"))
         found.append(predict(workload_of(problem, candidates), *beliefs_of_job(problem))["predicted_memory_bytes"][index])
     assert found[0] > found[1]
+
+
+HYBRID = f"{LINE} --hybrid-layer-pattern M*M-M*M- --tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer {KEPT}"
+
+
+@pytest.mark.parametrize("line", [HYBRID, f"{LINE} --use-megatron-fsdp {KEPT}"])
+def test_trials_without_a_model_keep_all_options_that_no_parameter_writes(line, job) -> None:
+    made = job(f"{line} --fp8-format e4m3 --num-workers 4")
+    assert made.problem.stated_model is None
+    for each in made.problem.candidates():
+        words = " ".join(made.problem.launch_line(each).argv)
+        assert KEPT in words and "--fp8-format e4m3 --num-workers 4" in words
+
+
+def test_parameters_are_gathered_early_only_with_the_distributed_optimizer(job) -> None:
+    """Source: validate_args of megatron/training/arguments.py refuses it otherwise."""
+    made = job(f"{HYBRID} --overlap-param-gather")
+    for each in made.problem.candidates():
+        for words in (launched(made, each), changed_line(made, each).line):
+            assert ("--overlap-param-gather" in words) == ("--use-distributed-optimizer" in words) == (each.zero_stage == 1)
+    assert {each.zero_stage for each in made.problem.candidates()} == {0, 1}
+
+
+@pytest.mark.parametrize(("words", "split"), [("", False), ("--expert-tensor-parallel-size 1", True)])
+def test_experts_of_a_hybrid_are_spread_over_whole_ranks(words, split, job) -> None:
+    """Source: initialize_model_parallel of megatron/core/parallel_state.py."""
+    made = job(f"{HYBRID} --num-experts 8 --expert-model-parallel-size 4 {words}")
+    found = {(each.tp, each.pp) for each in made.problem.candidates()}
+    degrees = [(tp, pp) for tp in (1, 2, 4, 8) for pp in (1, 2, 4, 8)]
+    assert found == {(tp, pp) for tp, pp in degrees if tp * pp <= 8 and 8 % ((1 if split else tp) * 4 * pp) == 0}
+    assert made.problem.baseline.ep == 4
+
+
+@pytest.mark.parametrize(
+    ("pattern", "stages"),
+    [("M*M-M*M-", {1, 2, 4, 8}), ("M*M-M*/M*/M*", {1, 2}), ("M*M-|M*M-", {2}), ("M*|M-|M*|M-", {2})],
+)
+def test_stages_of_a_hybrid_hold_equally_many_layers_or_are_those_of_its_pattern(pattern, stages, job) -> None:
+    made = job(HYBRID.replace("M*M-M*M-", f"'{pattern}'") + " --pipeline-model-parallel-size 2")
+    assert {each.pp for each in made.problem.candidates()} == stages and made.problem.baseline.pp == 2
+
+
+def test_a_hybrid_with_context_parallelism_keeps_its_degrees(job) -> None:
+    made = job(f"{HYBRID} --context-parallel-size 2")
+    assert made.problem.baseline.dp == 2
+    for each in made.problem.candidates():
+        words = " ".join(launched(made, each))
+        assert "--context-parallel-size 2" in words and "--tensor-model-parallel-size 2 --sequence-parallel" in words
+
+
+def test_virtual_stages_of_another_model_stay(job) -> None:
+    made = job(f"{HYBRID} --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2")
+    assert {each.pp for each in made.problem.candidates()} == {2}
+    assert "--num-virtual-stages-per-pipeline-rank" in made.problem.command.argv
+
+
+@pytest.mark.parametrize("words", ["", "--hybrid-layer-pattern M*M-M*M-"])
+def test_more_expert_parallel_ranks_than_replicas_are_refused(words) -> None:
+    line = f"{LINE} --tensor-model-parallel-size 2 --num-experts 8 --expert-model-parallel-size 8 {words}"
+    with pytest.raises(InputError, match="needs a multiple of 8 ranks, and there are 4"):
+        meaning(line)
+    assert meaning(f"{line} --expert-tensor-parallel-size 1").settings["ep"] == 8
