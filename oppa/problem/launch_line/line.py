@@ -293,12 +293,15 @@ class _Peeling:
         if script.missing and text is None:
             raise InputError(f"the script `{clipped(script.text)}` is not known", hint=GIVE_LINE)
         inherited = {**self._inherited, **{name: word.text for name, word in self._set.items() if not word.missing}}
+        unknown = {name: word for name, word in self._set.items() if word.missing}
         if text is None:
-            launch = self._resolved(self.path(script.text), self._words, inherited)
+            launch = self._resolved(self.path(script.text), inherited, unknown)
         else:
             shown = dataclasses.replace(script, pieces=script.pieces[:1])
             words = [shown, *self._words[1:]]
-            launch = read_script(Path("sh -c"), words, environment=inherited, text=text, folder=self._folder, gpus=self._gpus)
+            launch = read_script(
+                Path("sh -c"), words, environment=inherited, unknown=unknown, text=text, folder=self._folder, gpus=self._gpus
+            )
         self._words = list(launch.words)
         self._set |= {
             name: self._set.get(name, word) if word.text == self._text_of(name) else word for name, word in launch.environment.items()
@@ -308,9 +311,9 @@ class _Peeling:
         self._header = launch.header or self._header
         self._takes_arguments &= launch.takes_arguments
 
-    def _resolved(self, path: Path, words: Sequence[Word], inherited: Mapping[str, str]) -> ScriptLaunch:
+    def _resolved(self, path: Path, inherited: Mapping[str, str], unknown: Mapping[str, Word]) -> ScriptLaunch:
         """Return what a script starts, with the origin of the variables that the line sets in front of it."""
-        launch = read_script(path, words, environment=inherited, folder=self._folder, gpus=self._gpus)
+        launch = read_script(path, self._words, environment=inherited, unknown=unknown, folder=self._folder, gpus=self._gpus)
         exported = {name: _from_line(value, self._set) for name, value in launch.environment.items()}
         return dataclasses.replace(launch, words=tuple(_from_line(word, self._set) for word in launch.words), environment=exported)
 

@@ -62,6 +62,7 @@ def read_script(
     words: Sequence[Word],
     *,
     environment: Mapping[str, str],
+    unknown: Mapping[str, Word] | None = None,
     text: str | None = None,
     folder: Path | None = None,
     gpus: int | None = None,
@@ -72,6 +73,7 @@ def read_script(
         path: The script.
         words: The script's own word, and its arguments.
         environment: Variables that it inherits.
+        unknown: Further ones, of which something is missing.
         text: Its text; None: it is read from `path`.
         folder: The folder that it starts in; None for that of oppa.
         gpus: GPUs of a host; None if their number is not known.
@@ -80,7 +82,7 @@ def read_script(
         InputError: it cannot be read, starts nothing or several things, or its launch depends on something unknown.
     """
     text = read_text(path, hint="name a shell script") if text is None else text
-    variables = Variables(source=path.name, arguments=words[1:], environment=environment, script=words[0], gpus=gpus)
+    variables = Variables(source=path.name, arguments=words[1:], environment=environment, unknown=unknown, script=words[0], gpus=gpus)
     reading = _Reading(variables, folder or Path())
     reading.script(text)
     if not reading.launches:

@@ -49,12 +49,19 @@ class Variables:
     """Holds the variables of one shell, and expands words."""
 
     def __init__(
-        self, *, source: str, arguments: Sequence[Word], environment: Mapping[str, str], script: Word, gpus: int | None = None
+        self,
+        *,
+        source: str,
+        arguments: Sequence[Word],
+        environment: Mapping[str, str],
+        script: Word,
+        unknown: Mapping[str, Word] | None = None,
+        gpus: int | None = None,
     ) -> None:
         self.source, self.arguments, self.script, self._gpus = source, tuple(arguments), script, gpus
         self.exported: dict[str, Word] = {}
         self._environment = environment
-        self._set: dict[str, tuple[Word, ...]] = {}
+        self._set: dict[str, tuple[Word, ...]] = {name: (value,) for name, value in (unknown or {}).items()}
         self._assigned: set[str] = set()
         self._unknown: dict[str, str] = {}
         self._kept_unknown: set[str] = set()

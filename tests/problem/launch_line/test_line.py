@@ -64,6 +64,17 @@ def test_a_string_for_a_shell_is_a_script() -> None:
     assert texts(line.arguments) == ["--tp", "4"]
 
 
+@pytest.mark.parametrize("inner", ["sh -c '$LAUNCHER t.py $MORE'", 'sh -c "$LAUNCHER t.py $MORE"', "sh inner.sh"])
+def test_a_shell_inherits_the_words_of_a_variable_of_which_a_part_is_unknown(inner, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    launcher = 'export LAUNCHER="torchrun --nproc_per_node 4 --rdzv_endpoint $(head_node):6000"\nexport MORE="--tp 4"\n'
+    (tmp_path / "run.sh").write_text(f"{launcher}srun {inner}\n")
+    (tmp_path / "inner.sh").write_text("$LAUNCHER t.py $MORE\n")
+    line = read("bash run.sh")
+    assert line.stage("torchrun").value("nproc-per-node").text == "4" and texts(line.arguments) == ["--tp", "4"]
+    assert line.stage("torchrun").value("rdzv-endpoint").missing == ("$(head_node)",)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
