@@ -193,8 +193,8 @@ def _stage_words(line: LaunchLine, stage: Stage, meaning: Meaning, *, by_oppa: b
 
 
 def _is_oppas(name: str, value: Word, *, by_oppa: bool) -> bool:
-    """Return whether oppa sets an option of a launcher itself: on several hosts, or if its value is missing."""
-    return name in _BY_OPPA and (by_oppa or bool(value.missing))
+    """Return whether trials have no option of a launcher, because oppa sets it, or because its value is missing and only labels logs."""
+    return (name in _BY_OPPA and (by_oppa or bool(value.missing))) or (name == "role" and bool(value.missing))
 
 
 def _with_copy(line: LaunchLine, word: Word, copies: Mapping[Path, str]) -> str:

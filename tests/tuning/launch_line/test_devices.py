@@ -152,6 +152,13 @@ def test_trials_start_the_ranks_that_the_user_states_for_a_number_of_the_host(op
     assert made.problem.cluster.devices == 4
 
 
+@pytest.mark.parametrize("role", ["--role $(hostname -s):", "--role=$(hostname -s|tr -dc '0-9'):"])
+def test_trials_have_no_label_of_logs_whose_value_is_unknown(role, job) -> None:
+    files = {"run.sh": f'torchrun --nproc-per-node 8 {role} --tee 3 train.py "$@"\n', "train.py": ""}
+    made = job(f"bash run.sh {BATCH}", files, settings=["batch.global_batch=32"])
+    assert " ".join(made.problem.command.argv).startswith("torchrun --nproc-per-node 8 --tee 3 train.py")
+
+
 @pytest.mark.parametrize("line", [f"python train.py {BATCH}", f"python -m train --devices 1 {BATCH}", f"./train.py {BATCH}"])
 def test_a_program_of_python_without_a_launcher_is_one_process(line) -> None:
     assert devices(line) == (1, 1)
