@@ -49,12 +49,10 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         )
     has_pipeline = _own_pipeline(options)
     file = DeepSpeedFile.of(sources, option, has_pipeline=has_pipeline)
-    degrees = file.degrees(sources.devices.count)
+    degrees = {} if "pipeline" in file.values or has_pipeline else file.degrees(sources.devices.count)
     ranks = degrees.get("dp")
     global_batch, micro = file.batch(None if ranks is None else int(ranks))
-    settings: dict[str, Value] = dict(file.settings)
-    settings |= {"micro_batch": micro} if micro else {}
-    settings |= degrees if "pipeline" not in file.values and not has_pipeline else {}
+    settings: dict[str, Value] = {**file.settings, **({"micro_batch": micro} if micro else {}), **degrees}
     loads = _takes_batch_from_file(sources, options)
     hints = [] if loads else [next(batch_hints(sources), "the program's own batch argument is unknown: name it `{micro_batch}`")]
     hints += [_SILENT] if "deepspeed" in sources.script and not _PRINTS.search(sources.script) else []

@@ -9,7 +9,7 @@ from oppa.errors import InputError
 from oppa.problem.configuration import Value
 from oppa.problem.file_keys import at, require_tables
 from oppa.problem.space_file import declared_keys
-from oppa.tuning.formats.deepspeed import SPACE, batch_sizes, key_of, without_auto
+from oppa.tuning.formats.deepspeed import BATCH, SPACE, batch_sizes, key_of, without_auto
 from oppa.tuning.launch_line.meaning import EditedFile
 from oppa.tuning.launch_line.options import LineOption
 from oppa.tuning.launch_line.sources import LineSources
@@ -85,13 +85,22 @@ class DeepSpeedFile:
         return {"dp": devices // sequence, "sp": sequence}
 
     def batch(self, ranks: int | None) -> tuple[int | None, int | None]:
-        """Return the global batch and the micro-batch; raises InputError for a size that is no number of at least 1.
+        """Return the global batch and the micro-batch.
 
         Args:
-            ranks: The data-parallel ranks.
+            ranks: The data-parallel ranks; None if they are not known.
+
+        Raises:
+            InputError: a size is no number of at least 1, or the micro-batches of all ranks do not divide the global batch.
         """
         default = {key_of("micro_batch", "{num_microbatches}"): 1}
-        return batch_sizes({**default, **without_auto(self.values)}, ranks=ranks)
+        total, micro = batch_sizes({**default, **without_auto(self.values)}, ranks=ranks)
+        (total_key, micro_key) = (key_of("micro_batch", each) for each in BATCH[:2])
+        if total and micro is not None and ranks and self.values.get(micro_key) != "auto" and (not micro or total % (micro * ranks)):
+            least = max(micro, 1) * ranks
+            message = f"`{total_key} = {total}` ({self.shown}) is no multiple of micro-batches of {max(micro, 1)} on {ranks} ranks"
+            raise InputError(message, hint=f"write a multiple of {least} as `{total_key}`, such as {max(total // least, 1) * least}")
+        return total, micro
 
     def edited(self, *, batch: Literal["all", "all but auto", "none"], more: Mapping[str, Any] | None = None) -> EditedFile:
         """Return the file with the keys that trials rewrite.
