@@ -28,15 +28,23 @@ _HOLD = """\
 #!/bin/sh
 # Holds hosts while `oppa tune` touches its heartbeat file; the trials are steps of this job.
 # A touch shows as a change of the time of the file, so that the clocks of this node and of the file server are never compared.
+# A network file system may fail for a while, and so may `stat`.
 quiet=0
 while [ $quiet -lt {gone} ]; do
-    now=$(stat -c %Y {sign}) || exit
-    [ "$now" = "$last" ] || quiet=0
-    last=$now quiet=$((quiet + 5))
+    if now=$(stat -c %Y {sign}) && [ "$now" != "$last" ]; then
+        last=$now quiet=0
+    fi
+    quiet=$((quiet + 5))
     sleep 5
 done
 """
-_SHOW = "import sys, time, pathlib\nwhile True:\n    pathlib.Path(sys.argv[1]).touch()\n    time.sleep({alive})"
+_SHOW = """\
+import contextlib, pathlib, sys, time
+while True:
+    with contextlib.suppress(OSError):
+        pathlib.Path(sys.argv[1]).touch()
+    time.sleep({alive})
+"""
 
 
 def require_feasible(cluster: Cluster, options: Sequence[str], *, slots: int) -> None:
@@ -75,8 +83,7 @@ def slurm_job(
     # a name of its own: a later request must not keep alive the job of a process that was killed
     sign, log = folder / f"slurm-{os.urandom(4).hex()}.alive", folder / "slurm.log"
     sign.touch()
-    show = [sys.executable, "-I", "-S", "-c", _SHOW.format(alive=ALIVE_S), str(sign)]
-    guard = GuardedProcess("the heartbeat", show, environment={}, grace_s=grace_s, log=log)
+    guard = GuardedProcess("the heartbeat", heartbeat(sign), environment={}, grace_s=grace_s, log=log)
     job = ""
     try:
         requeue = [] if "--no-requeue" in options else ["--requeue"]
@@ -90,6 +97,11 @@ def slurm_job(
             slurm.ask("scancel", job, lenient=True)
         guard.close()
         sign.unlink(missing_ok=True)
+
+
+def heartbeat(sign: Path) -> list[str]:
+    """Return the command that touches the heartbeat file, also after its file system failed."""
+    return [sys.executable, "-I", "-S", "-c", _SHOW.format(alive=ALIVE_S), str(sign)]
 
 
 def script(sign: Path) -> str:
