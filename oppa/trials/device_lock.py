@@ -20,6 +20,8 @@ from oppa.errors import OppaError, StudyError
 from oppa.problem.cluster import Cluster
 from oppa.trials.monitor import writable
 
+RUNTIME = Path("/run/user")
+"""Parent of the folders that systemd keeps for users who are logged in."""
 _POLL_S = 0.015
 _log = logging.getLogger(__name__)
 
@@ -44,13 +46,16 @@ def exclusive(cluster: Cluster, on_tick: Callable[[], None]) -> Iterator[None]:
 
 
 def private_folder() -> Path:
-    """Make and return the user's own folder for what the tuners of a host share: in XDG_RUNTIME_DIR, else in the user's state folder.
+    """Make and return the user's own folder for what the tuners of a host share.
+
+    It is in XDG_RUNTIME_DIR. Without that variable, as in a batch job, it is in the user's folder under `/run/user`, which is its usual
+    value, and else in the user's state folder.
 
     Raises:
         StudyError: the folder cannot be made, belongs to another user, or can be entered by others.
     """
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(runtime, "oppa") if runtime and Path(runtime).is_dir() else platformdirs.user_state_path("oppa")
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or RUNTIME / str(os.getuid()))
+    folder = runtime / "oppa" if runtime.is_dir() else platformdirs.user_state_path("oppa")
     try:
         private_files.private_folder(folder)
     except OppaError as error:

@@ -15,6 +15,7 @@ from oppa.errors import StudyError
 from oppa.problem.cluster import Cluster
 from oppa.problem.training import Limits
 from oppa.study import Study
+from oppa.trials import device_lock
 from oppa.trials.device_lock import exclusive, private_folder
 from oppa.trials.local import LocalLauncher
 from oppa.trials.trial import run_trial
@@ -132,6 +133,18 @@ def test_nobody_else_can_hold_it(tmp_path, monkeypatch):
     (tmp_path / "oppa").symlink_to(tmp_path / "state")
     with pytest.raises(StudyError, match="not a folder of yours alone"):
         private_folder()
+
+
+def test_a_tuner_without_the_variable_of_a_login_shell_holds_the_same_lock(tmp_path, monkeypatch):
+    """A batch job does not have it."""
+    own = tmp_path / str(os.getuid())
+    own.mkdir()
+    monkeypatch.setattr(device_lock, "RUNTIME", tmp_path)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(own))
+    with exclusive(CPUS, refuse):
+        monkeypatch.delenv("XDG_RUNTIME_DIR")
+        with pytest.raises(KeyboardInterrupt), exclusive(CPUS, refuse):
+            pytest.fail("two hold the devices")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
