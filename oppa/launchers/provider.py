@@ -21,7 +21,7 @@ from oppa.launchers import tunnel
 from oppa.launchers.hosts import HostPool, HostsLauncher
 from oppa.problem.cluster import Cluster
 from oppa.problem.training import STEP
-from oppa.trials.launcher import Allocation
+from oppa.trials.launcher import RevocableHosts
 from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import Runner
 
@@ -71,7 +71,7 @@ class Backend:
     """Host pool of this tuner; None for this host."""
     started_on: Callable[[], Sequence[str]] | None = None
     """Returns the names of the hosts on which a launch line starts ranks by itself; None without a host pool for this host."""
-    allocation: Allocation | None = None
+    allocation: RevocableHosts | None = None
     """These hosts; None if they cannot be withdrawn."""
     tuners: int = 1
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)

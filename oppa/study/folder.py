@@ -17,7 +17,7 @@ from oppa.errors import LeaseLostError, StudyError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
-from oppa.study import claims, database, held_time, recovery
+from oppa.study import claim_checks, database, held_time, recovery
 from oppa.study.records import LEASE_S, MEASURED, SEARCH, VERIFICATION, HeldTime, Lease, Prediction, TimeBudget, Trial
 from oppa.study.rows import COLUMNS, read_json, read_lease, read_trial
 from oppa.study.stored_problem import difference, limits_meta, problem_of, sha256
@@ -185,11 +185,11 @@ class Study:
         purpose = purpose if pairing is None else VERIFICATION
         now = self._clock()
         with self._transaction() as connection:
-            if purpose == SEARCH and claims.search_trials(connection, configuration) != tried:
+            if purpose == SEARCH and claim_checks.search_trials(connection, configuration) != tried:
                 return None
-            if purpose == SEARCH and limit is not None and claims.search_trials(connection) >= limit:
+            if purpose == SEARCH and limit is not None and claim_checks.search_trials(connection) >= limit:
                 return None
-            if after is not None and claims.claimed_since(connection, after, purpose, pairing):
+            if after is not None and claim_checks.claimed_since(connection, after, purpose, pairing):
                 return None
             self._count_idle()
             granted_s = None if budget is None else budget.granted_s(self._held_time())

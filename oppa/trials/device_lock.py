@@ -48,8 +48,8 @@ def exclusive(cluster: Cluster, on_tick: Callable[[], None]) -> Iterator[None]:
 def private_folder() -> Path:
     """Make and return the user's own folder for what the tuners of a host share.
 
-    It is in XDG_RUNTIME_DIR. Without that variable, as in a batch job, it is in the user's folder under `/run/user`, which is its usual
-    value, and else in the user's state folder.
+    It is in XDG_RUNTIME_DIR. A batch job lacks that variable. Its folder is in `/run/user/UID`, the usual value, or else in the user's
+    state folder.
 
     Raises:
         StudyError: the folder cannot be made, belongs to another user, or can be entered by others.

@@ -58,7 +58,7 @@ class Exit:
         return next((process for process in self.processes if process.abnormal), None)
 
 
-class Allocation(Protocol):
+class RevocableHosts(Protocol):
     """Holds hosts on which a launch line starts ranks by itself, and which may be withdrawn."""
 
     def wait(self, on_tick: Callable[[], None]) -> None:

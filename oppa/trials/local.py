@@ -16,7 +16,7 @@ from oppa.trials.cgroups import quotas_lacking
 from oppa.trials.device_lock import exclusive
 from oppa.trials.extension_locks import ExtensionLocks
 from oppa.trials.fork_server import ForkServer
-from oppa.trials.launcher import Allocation, Exit, ProcessExit
+from oppa.trials.launcher import Exit, ProcessExit, RevocableHosts
 from oppa.trials.placement import Seat
 from oppa.trials.queue_time import QueueTime
 from oppa.trials.runner import Runner
@@ -47,7 +47,7 @@ class LocalLauncher:
         grace_s: float,
         warm: bool = True,
         hosts: Sequence[str] = (),
-        allocation: Allocation | None = None,
+        allocation: RevocableHosts | None = None,
     ) -> None:
         self.hosts = hosts
         """Names of the hosts on which the ranks run; empty if they are not known."""

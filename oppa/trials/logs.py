@@ -35,7 +35,7 @@ def trim(path: Path, *, cap_bytes: int = CAP_BYTES, over_bytes: int = 0) -> None
 
 
 def gather(trial: Path, hosts: Sequence[str]) -> None:
-    """Append the ends of the logs of other hosts to those of the first one; the ends of all of them are within what is searched.
+    """Append the ends of the logs of other hosts to those of the first one. All of these ends are searched.
 
     Args:
         hosts: Names of the hosts, the first one's first.

@@ -1,4 +1,4 @@
-"""Measure the seconds in which a launcher waits for devices that it does not hold: another trial has them, or a job is in the queue."""
+"""Measure how long a launcher waits for devices that it does not hold. Another trial has them, or a job is in the queue."""
 
 import contextlib
 import time

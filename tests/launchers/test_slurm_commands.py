@@ -70,7 +70,7 @@ HALF = dataclasses.replace(CLUSTER, hosts=1, devices_per_host=4)
 
 @pytest.fixture
 def steps(tmp_path, monkeypatch):
-    """Take the commands of Slurm from a folder; return the file of the steps that run in its job 7, on a node of 8 GPUs."""
+    """Take the commands of Slurm from a folder, and return the file with its steps. Job 7 runs on a node of 8 GPUs."""
     for name, script in COMMANDS.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
@@ -83,7 +83,7 @@ def steps(tmp_path, monkeypatch):
 
 
 def overlaps(hosts: SlurmHosts) -> bool:
-    """Whether the step of a trial shares its devices with other steps."""
+    """Return whether the step of a trial shares its devices with other steps."""
     (command,) = hosts.commands(AgentTask(runner="r", runs=False, study="s", hosts=1, grace_s=1))
     return "--overlap" in command
 
