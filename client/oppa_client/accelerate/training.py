@@ -160,7 +160,7 @@ class OppaTraining:
         loss = self._losses.item() / max(1, sum(self._sizes))
         skipped = bool(self.accelerator.optimizer_step_was_skipped)
         facts: dict[str, Any] = {"loss": loss, "skipped": skipped, "noise": self._measured.report(), "learning_rate": self._rate}
-        self.run.step(samples=plan.global_batch, memory_bytes=peak_memory_bytes(), **facts)
+        self.run.step(samples=plan.global_batch, memory_bytes=peak_memory_bytes(self.run), **facts)
         if not self._stopped and due(self.run, self._at, self._save_every):
             with self.run.paused("saving"):
                 self.run.saved(self._save())

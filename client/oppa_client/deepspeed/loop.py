@@ -99,7 +99,7 @@ class EngineLoop:
         """End a step."""
         self.position.take(samples)
         if self.run:
-            self.run.step(samples=samples, memory_bytes=peak_memory_bytes(), skipped=not self.engine.was_step_applied(), **facts)
+            self.run.step(samples=samples, memory_bytes=peak_memory_bytes(self.run), skipped=not self.engine.was_step_applied(), **facts)
 
     def _plan(self) -> Plan:
         if self.run:

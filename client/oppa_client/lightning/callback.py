@@ -101,7 +101,7 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
         self._loader.position.take(now.plan.global_batch)
         loss = self._losses.item() / max(1, sum(now.sizes))
         facts: dict[str, Any] = {"loss": loss, "noise": self._measured.report(), "learning_rate": self._rate}
-        run.step(samples=now.plan.global_batch, memory_bytes=peak_memory_bytes(), **facts)
+        run.step(samples=now.plan.global_batch, memory_bytes=peak_memory_bytes(run), **facts)
         if self._loader.position.is_done or (run.leaving and not run.leaving.early):
             trainer.should_stop = True
         elif run.leaving:

@@ -6,8 +6,10 @@ import dataclasses
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from oppa_client.plan import Plan
+from oppa_client.run import Run
 from oppa_client.run_files import ContractError
 
 
@@ -76,6 +78,20 @@ class MeasuredSteps:
         return dataclasses.asdict(self.statistics.noise_scale) if self.is_measuring else None
 
 
-def peak_memory_bytes() -> int | None:
-    """Return the peak of this process's GPU memory so far; None without a GPU."""
-    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+def peak_memory_bytes(run: Run) -> int | None:
+    """Return the peak of GPU memory so far, maximum over ranks, all of which call this; None without a GPU, and outside trials.
+
+    Nothing reads it in a run, whose steps therefore do not wait for it.
+    """
+    if not run.in_trial or not torch.cuda.is_available():
+        return None
+    return over_ranks(torch.cuda.max_memory_allocated(), torch.device("cuda"))
+
+
+def over_ranks(value: int, device: torch.device) -> int:
+    """Return the maximum of a value over all ranks, through a tensor on a device."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return value
+    largest = torch.tensor(value, device=device)
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    return int(largest)

@@ -123,7 +123,7 @@ class SupervisedLoop:
             self._statistics.step([program.micro_batch] * count)
             noise = self._statistics.report()
         facts: dict[str, Any] = {"loss": self._loss(losses, model), "noise": noise, "skipped": bool(skipped)}
-        facts["memory_bytes"] = peak_memory_bytes()
+        facts["memory_bytes"] = peak_memory_bytes(run)
         rate = next((float(group["lr"]) for group in scheduler.optimizer.param_groups if "lr" in group), None)
         run.step(samples=count * program.micro_batch * program.replicas, learning_rate=rate, **facts)
         self._aim()

@@ -105,7 +105,7 @@ class OppaTrainer(Trainer):  # type: ignore[misc,unused-ignore]
         self.position.take(plan.global_batch)
         if run:
             facts: dict[str, Any] = {"loss": self._mean_loss(), "noise": self._measured.report(), "learning_rate": rate}
-            run.step(samples=plan.global_batch, memory_bytes=peak_memory_bytes(), **facts)
+            run.step(samples=plan.global_batch, memory_bytes=peak_memory_bytes(run), **facts)
 
     def forward_backward_step(self, *, global_valid_tokens: torch.Tensor, **inputs: Any) -> torch.Tensor:
         """Add the gradient of a micro-batch, and return its share of the mean loss of the step's tokens."""

@@ -197,7 +197,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         # The shares of ranks differ by a sample: this makes the loss of rank 0's share a mean.
         loss = losses.item() * plan.global_batch / (max(1, sum(sizes)) * replicas)
         facts: dict[str, Any] = {"tokens": tokens, "skipped": skipped, "noise": self._measured.report(), "learning_rate": rate}
-        run.step(samples=plan.global_batch, loss=loss, memory_bytes=peak_memory_bytes(), **facts)
+        run.step(samples=plan.global_batch, loss=loss, memory_bytes=peak_memory_bytes(run), **facts)
         self._step_ended(plan)
         return norm, rate
 
