@@ -303,3 +303,21 @@ def test_no_answer_is_no_order() -> None:
         number=1, command="scale_bs", before=PRESENT, configuration=Configuration(dp=1, pp=2, global_batch=128, micro_batch=4), reason=""
     )
     assert client.wanted(PRESENT).configuration.global_batch == 128
+
+
+def test_an_answer_that_the_library_cannot_follow_does_not_end_the_client() -> None:
+    answer = b"HTTP/1.1 302 Found\r\nLocation: ws://127.0.0.2/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as server, ControlClient(f"127.0.0.1:{server.getsockname()[1]}", "t", hello()) as client:
+        server.settimeout(10.0)
+        for number in (1, 2):
+            line, _ = server.accept()
+            with line:
+                line.recv(4096)
+                line.sendall(answer)
+            client.step(_facts(number))
+
+
+def test_a_step_after_the_end_is_ignored() -> None:
+    with ControlClient(f"127.0.0.1:{free_port()}", "t", hello()) as client:
+        pass
+    client.step(_facts(1))

@@ -14,10 +14,11 @@ import itertools
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from pydantic import ValidationError
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from oppa.control.service.address import RUN, in_use, no_entry
 from oppa.errors import ProtocolError
@@ -105,11 +106,10 @@ class ControlClient:
 
     def __exit__(self, *_: object) -> None:
         """Close the connection, after at most one second in which the remaining messages are sent."""
-        assert self._loop is not None
         deadline = time.monotonic() + 1.0
         while self._waiting and time.monotonic() < deadline:
             time.sleep(0.01)
-        self._loop.call_soon_threadsafe(self._close)
+        self._call(self._close)
         self._thread.join(timeout=2.0)
 
     def step(self, facts: StepFacts) -> None:
@@ -155,9 +155,14 @@ class ControlClient:
             if len(self._waiting) >= KEPT:
                 self._waiting.popleft()
             self._waiting.append(_Outgoing(message))
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._news.set)
+        self._call(self._news.set)
         self.blocked_s += time.perf_counter() - begin_s
+
+    def _call(self, function: Callable[[], object]) -> None:
+        """Let the client's own thread call a function, unless it has not begun or has ended."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(function)
 
     def _run(self) -> None:
         loop = self._loop
@@ -178,7 +183,7 @@ class ControlClient:
             begin_s = time.monotonic()
             try:
                 await self._converse()
-            except (OSError, TimeoutError, ConnectionClosed, InvalidHandshake, WebSocketException, ProtocolError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever the other end causes, training goes on, and so do the attempts
                 self._note(error)
             wait_s = FIRST_S if time.monotonic() - begin_s > LONGEST_S else min(2 * wait_s, LONGEST_S)
             await asyncio.sleep(wait_s)
