@@ -127,6 +127,16 @@ def test_gradients_are_measured_as_in_a_plain_loop_and_the_estimate_goes_on(atte
     assert [line["noise"] for line in reported(second)] == [line["noise"] for line in reported(whole)[3:]]
 
 
+def test_a_class_that_states_a_mean_loss_is_measured_by_samples(attempt_at):
+    found = []
+    for stated in (None, False):  # the first step finds out, or the class states it
+        made = trainer(folder := attempt_at(str(stated), total_samples=24), Measured, model_is=Classifier(), eval_strategy="no")
+        made.loss_is_scaled_for_ga = stated
+        train(made)
+        found.append([line["noise"] for line in reported(folder)])
+    assert found[0] == found[1] and found[0][-1]["noise"] is not None
+
+
 def test_random_numbers_go_on_where_a_run_left(attempt_at):
     whole = train(trainer(attempt_at("whole", total_samples=48), dropout=0.2))
     first = attempt_at("first", total_samples=48)

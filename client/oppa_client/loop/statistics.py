@@ -54,12 +54,12 @@ class MeasuredSteps:
             plan: Plan of the step.
             sizes: Samples of each micro-batch of this rank.
             counts: Tokens with a label of each micro-batch, if they count alike in the loss; None if samples do.
-            items: Their sum over all ranks.
+            items: Their sum over all ranks; it is ignored without `counts`.
         """
         if self.is_measuring:
             # A micro-batch without any label has the gradient 0; it is measured as one token.
             self.statistics.step(sizes if counts is None else [max(1, count) for count in counts], wait=False)
-            self._sample_tokens = 1.0 if items is None else max(1.0, items) / plan.global_batch
+            self._sample_tokens = 1.0 if counts is None or items is None else max(1.0, items) / plan.global_batch
 
     def report(self) -> dict[str, Any] | None:
         """Return the report after a step, for `run.step`; None if nothing is measured."""

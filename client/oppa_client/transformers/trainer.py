@@ -247,13 +247,16 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
             self.loss_is_scaled_for_ga = self.model_accepts_loss_kwargs = False
 
     def _items(self, sizes: list[int], batches: list[Any]) -> tuple[list[int] | None, Any]:
-        """Return the predicted tokens of each micro-batch, and of the step over all ranks; None if losses are means over micro-batches."""
+        """Return the predicted tokens of each micro-batch, by which its loss counts, and of the step over all ranks.
+
+        The first is None if losses are means over micro-batches, the second one if no loss takes it.
+        """
         names = ("labels", "shift_labels")
         hidden = [{name: torch.full_like(batch[name], -100) for name in names if name in batch} for batch in batches]
         counted = [batch if size else {**batch, **none} for size, batch, none in zip(sizes, batches, hidden)]
         items = None if self._is_divided is False else self._get_num_items_in_batch(counted, self.args.device)
-        if items is None or not self._measured.is_measuring:
-            return None, items
+        if items is None or self.loss_is_scaled_for_ga is False or not self._measured.is_measuring:
+            return None, items  # a mean over a micro-batch counts by samples
         world, self.args.average_tokens_across_devices = self.args.average_tokens_across_devices, False
         own = [int(self._get_num_items_in_batch([batch], self.args.device)) for batch in counted]
         self.args.average_tokens_across_devices = world
