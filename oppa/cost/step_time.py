@@ -37,10 +37,10 @@ QUANTISED_WEIGHT_BYTES, QUANTISED_GRADIENT_BYTES = 1.0, 0.5
 OPTIMIZER_PASSES = 3
 """Passes over gradients, weights and moments: the norm for clipping, the update, the copy to the format in use."""
 HOST_UPDATE_S = 1e-9
-"""Seconds in which a host's processors update a weight with Adam; gradients and the new weight pass through its memory, too.
+"""Seconds in which a host's processors update a weight with Adam. Gradients and the new weight pass through its memory, too.
 
-It varies with threads and memory: 0.25 ns with all cores of a DGX-2 (Ren et al. 2021, ZeRO-Offload, table 4), 2.5 to 3 ns with eight ranks
-of DeepSpeed 0.14 on two Xeon 8358 (LLaMA-7B with and without offload, gist.github.com/chenyaofo/d4cd6a20ab4b95cb3a49491747e2139a).
+Assumed between two figures. Memory that moves the 28 bytes of a weight's states at 150 GB/s needs 0.2 ns. Offload of LLaMA-7B by DeepSpeed
+0.14 on eight A800 and two Xeon 8358 costs 2.5 to 3 ns (gist.github.com/chenyaofo/d4cd6a20ab4b95cb3a49491747e2139a).
 """
 
 

@@ -1,4 +1,4 @@
-"""Report a number of bytes of each rank as a loop does its peak of memory; the arguments are the folder, the rank and all numbers."""
+"""Report a number of bytes of each rank as a loop reports its peak of memory. The arguments are the folder, the rank and all numbers."""
 
 import sys
 from pathlib import Path
