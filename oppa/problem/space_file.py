@@ -15,7 +15,7 @@ from oppa import catalog
 from oppa.errors import JobError, SpaceError, nearest
 from oppa.problem.bounded_text import read_text
 from oppa.problem.bounds import LARGEST_DIVIDED, LONGEST_TEXT, MOST_CHOICES, MOST_CONSTRAINTS, MOST_PARAMETERS
-from oppa.problem.command import argument_of
+from oppa.problem.command import OTHERS, argument_of
 from oppa.problem.configuration import FACTS, PARAMETERS, SHORTS, Value, is_name
 from oppa.problem.declaration import Count, DeclaredTable, Name, listing, parse, shown, spell, validate
 from oppa.problem.declared_words import StatedKeys, StatedWords, check_words, keys_of, words_of
@@ -89,7 +89,7 @@ def read_space(text: str, *, name: str, facts: Facts, added: Mapping[str, Parame
     """Return the search space that a file declares, for the facts of one problem.
 
     Args:
-        added: Further parameters, of a job's own; the file's take precedence.
+        added: Further parameters, of a job's own; the file's take precedence, and may be opened.
 
     Raises:
         SpaceError: the file is wrong.
@@ -102,10 +102,7 @@ def read_space(text: str, *, name: str, facts: Facts, added: Mapping[str, Parame
 
 def _read_space(text: str, name: str, facts: Facts, added: Mapping[str, ParameterTable]) -> SearchSpace:
     table = _table(text, name)
-    for key, entry in added.items():
-        if key in table.parameters and entry.model_fields_set - {"values", "default"}:
-            raise SpaceError(f"`{key}` is declared already", hint=f"give only its choices: `{key} = [...]`")
-    stated = table.parameters | {key: entry for key, entry in added.items() if key not in table.parameters}
+    stated = table.parameters | {key: _joined(key, entry, table.parameters.get(key)) for key, entry in added.items()}
     if len(stated) > MOST_PARAMETERS:
         raise SpaceError(f"the search space has {len(stated)} parameters", hint=f"declare at most {MOST_PARAMETERS}")
     _check_names(stated, facts)
@@ -130,6 +127,19 @@ def _read_space(text: str, name: str, facts: Facts, added: Mapping[str, Paramete
     check_words(space)
     _check_choices(space, stated)
     return space
+
+
+def _joined(name: str, added: ParameterTable, declared: ParameterTable | None) -> ParameterTable:
+    """Return a job's own parameter, or the declared one of that name, which a job may open to further values."""
+    if declared is None:
+        return added
+    if added.model_fields_set - {"values", "default", "open"}:
+        raise SpaceError(f"`{name}` is declared already", hint=f"give only its choices: `{name} = [...]`")
+    if not added.open:
+        return declared
+    if isinstance(declared.words, dict) and OTHERS not in declared.words:
+        raise SpaceError(f"`{name}` has words for its own values alone", hint="remove `open`")
+    return declared.model_copy(update={"open": added.open})
 
 
 def _table(text: str, name: str, extending: tuple[str, ...] = ()) -> SpaceTable:

@@ -1,5 +1,6 @@
 """A parameter is one TOML entry: a degree, a knob of the user's own, an environment variable, or choices in the launch line."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -386,6 +387,24 @@ def test_a_layout_of_ones_own_runs_on_as_many_stages_as_it_has(load, tmp_path) -
         choices = f'space.parameters={{pp=[4], schedule="1f1b", pipeline_layout="{wrong}"}}'
         with pytest.raises(InputError, match="stages"):
             load_job(tmp_path / "job.toml", settings=[choices], argv=PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("choices", "error"),
+    [
+        ("recompute_layers={values=[3,5],open=true}", ""),
+        ("recompute_layers={values=[3,5]}", "`recompute_layers = 5` is not legal"),
+        ("recompute_layers={values=[5],open=true,short='x'}", "is declared already"),
+        ("cp_comm={values=['p2p','new'],open=true}", "has words for its own values alone"),
+    ],
+)
+def test_a_job_opens_a_parameter_to_values_that_the_space_does_not_list(choices, error, load, tmp_path) -> None:
+    load('extends = "megatron"\n', argv=PLAIN)
+    settings = ["model.layers=12", f"space.parameters.{choices}"]
+    with pytest.raises(InputError, match=error) if error else contextlib.nullcontext():
+        problem = load_job(tmp_path / "job.toml", settings=settings, argv=PLAIN)
+        assert problem.space["recompute_layers"].choices == (3, 5)
+        assert any("--recompute-num-layers 5" in launched(problem, each) for each in problem.candidates())
 
 
 def test_megatron_spreads_experts_that_are_not_split_over_tensor_parallel_ranks_too(load, tmp_path) -> None:

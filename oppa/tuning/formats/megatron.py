@@ -111,7 +111,8 @@ def check(problem: Problem, configuration: Configuration, *, extras: Collection[
     """
     c = configuration
     require_expressible(problem, c, expresses=(*FIELDS, *extras), target=target)
-    if c.stage_layout == EVEN and not (c.get("first_stage_layers", 0) or c.get("last_stage_layers", 0)):
+    even: dict[str, Value] = {"first_stage_layers": 0, "last_stage_layers": 0, "pipeline_layout": EVEN}
+    if c.stage_layout == EVEN and all(c.get(name, usual) == usual for name, usual in even.items()):
         require_equal_stages(target, problem, c)
     if c.schedule not in ("1f1b", "interleaved"):
         raise inexpressible(target, c, "schedule", hint='use `schedule = "1f1b"` or `"interleaved"`')

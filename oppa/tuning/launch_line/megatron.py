@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from oppa import catalog
 from oppa.errors import InputError
+from oppa.pipeline.stage_layout import EVEN
 from oppa.plain_text import clipped
 from oppa.problem.bounded_text import read_text
 from oppa.problem.cluster import Cluster
@@ -28,6 +29,7 @@ from oppa.tuning.launch_line.meaning import (
     StatedFact,
     imposed_note,
 )
+from oppa.tuning.launch_line.megatron_layout import layout_settings
 from oppa.tuning.launch_line.megatron_rules import require_compatible
 from oppa.tuning.launch_line.moe_pattern import dense_layers
 from oppa.tuning.launch_line.options import Options, require_consistent
@@ -48,6 +50,11 @@ _ENCODERS = ("--decoder-seq-length", "--encoder-num-layers", "--img-h", "--freez
 _VOCABULARIES = {"GPT2BPETokenizer": 50257}
 """Sizes of vocabularies that a tokenizer always has."""
 _FSDP_NOTE = "the search space of Megatron-LM has no FSDP: its stage, its pipeline and all other options stay, and nothing is predicted"
+_LAYOUT = "pipeline_layout"
+_LAYOUT_NOTE = (
+    "the search space of Megatron-LM has no unequal stages with several on a rank: "
+    "the pipeline and all other options stay, and nothing is predicted"
+)
 _GLOBAL = "--global-batch-size"
 _OPTIMIZER, _MODULES, _SEQUENCE = "--optimizer", "--recompute-modules", "--sequence-parallel"
 _IMPL = "--transformer-impl"
@@ -76,7 +83,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     extras = _extras(options, worded, settings)
     settings = {**settings, **extras}
     arguments: Arguments = {}
-    choices: Mapping[str, object] = _choices(extras, splits=splits)
+    choices: Mapping[str, object] = _choices(extras, worded, splits=splits)
     replaced = {*megatron.KNOWN, *_ALIASES} | {option for known in worded if known.name in extras for option in _options_of(known.words)}
     if not model:
         kept = ["pp", "zero_stage"] if megatron.uses_fsdp(options.grouped()) else []
@@ -124,7 +131,9 @@ def _extras(options: Options, worded: Iterable[Parameter], settings: Mapping[str
         settings: The present configuration without them.
     """
     found = space_words.read_from(worded, _in_order(options.grouped()))
-    found |= {"cp": settings["cp"]} if "cp" in settings else {}
+    found |= {name: settings[name] for name in ("cp", _LAYOUT) if name in settings}
+    if (layers := options.number("--recompute-num-layers")) and settings["recompute"] == "full":
+        found |= {"recompute_layers": layers}  # also one that the search space does not list
     if "--fp8-format" in options and "--fp8-recipe" not in options:
         found |= {"fp8": "delayed"}  # the default of --fp8-recipe
     return found
@@ -146,9 +155,15 @@ def _splits_sequences(options: Options) -> bool:
     return options.value(_IMPL) != "local" or _SEQUENCE in options or is_split
 
 
-def _choices(extras: Mapping[str, Value], *, splits: bool) -> dict[str, object]:
-    """Return the parameters that vary only on request, at the values that the line states or its norms require."""
-    return {name: [value] for name, value in {**extras, **({} if splits else {"sequence_parallel": False})}.items()}
+def _choices(extras: Mapping[str, Value], worded: Iterable[Parameter], *, splits: bool) -> dict[str, object]:
+    """Return the parameters that vary only on request, at the values that the line states or its norms require.
+
+    A value that the search space does not list opens its parameter. A layout is for one number of stages, so others have an even one.
+    """
+    found: dict[str, object] = {name: [value] for name, value in {**extras, **({} if splits else {"sequence_parallel": False})}.items()}
+    beyond = [known.name for known in worded if extras.get(known.name, known.default) not in known.values and not known.open]
+    found |= {name: {"values": [extras[name]], "open": True} for name in beyond}
+    return found | ({_LAYOUT: [EVEN, extras[_LAYOUT]]} if _LAYOUT in extras else {})
 
 
 def _kept_modules(options: Options, extras: Mapping[str, Value]) -> tuple[StatedFact, ...]:
@@ -170,6 +185,8 @@ def _unpredicted(options: Options, extras: Mapping[str, Value]) -> Iterator[str]
     """Yield notes on what needs another amount of memory or time than predicted."""
     if (optimizer := options.value(_OPTIMIZER)) not in (*_LIKE_ADAMW, "sgd"):
         yield f"predictions take AdamW for `{_OPTIMIZER} {clipped(optimizer)}`, so its memory and its update may differ"
+    if _LAYOUT in extras:
+        yield f"predictions share the layers of `{megatron.STAGES} {clipped(str(extras[_LAYOUT]))}` evenly"
     if kept := _kept_modules(options, extras):
         yield f"`{_MODULES} {clipped(kept[0].value)}` stays, and predictions of selective recomputation recompute the attention alone"
 
@@ -214,6 +231,7 @@ def _settings(options: Options, devices: LineDevices, model: Mapping[str, Value]
         found["dp"] = devices.count // math.prod(degrees.values())
     words = options.grouped()
     stated = megatron.settings_of(words, options.number, layers=int(model.get("layers", 0)))
+    stated |= _layout(options, int(model["layers"])) or {} if model else {}
     found |= {"schedule": "1f1b", **stated, **megatron.interleaving(words, stated)}
     if "dp_bucket_mb" not in found and found["overlap_zero_comm"]:
         found |= megatron.grown_bucket(int(found.get("dp", 1)))
@@ -252,12 +270,19 @@ def _model(options: Options, sources: LineSources) -> tuple[dict[str, Value], di
         found["head_dim"] = width
     if (expert := options.number("--moe-ffn-hidden-size")) and dimensions.get("experts", 1) > 1:
         found["expert_ffn"] = expert
+    if _layout(options, dimensions["layers"]) is None:
+        return {}, {}, [_LAYOUT_NOTE]
     vocab = dimensions.get("vocab") or options.number("--padded-vocab-size") or _VOCABULARIES.get(options.value("--tokenizer-type"))
     vocab = vocab or _lines_of(sources, options.value("--vocab-file"))
     notes = [f"not a number: `{each}`" for each in unread]
     if vocab:
         return {**found, "vocab": vocab}, {}, notes
     return found, {"vocab": ASSUMED_VOCAB}, [*notes, VOCAB_NOTE]
+
+
+def _layout(options: Options, layers: int) -> dict[str, Value] | None:
+    """Return the parameters that a layout of stages sets; None if the search space has none for it."""
+    return layout_settings(options, layers=layers, ranks=options.number(_DEGREES["pp"]) or 1)
 
 
 def _latents(options: Options) -> dict[str, Value]:

@@ -10,6 +10,7 @@ from oppa.cost.prediction import predict
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
+from oppa.tuning.formats import FORMATS
 from oppa.tuning.formats.space_words import values_outside_trials
 from oppa.tuning.launch_line.changed_line import changed_line
 from oppa.tuning.launch_line.line_job import LineJob
@@ -223,3 +224,54 @@ def test_more_expert_parallel_ranks_than_replicas_are_refused(words) -> None:
     with pytest.raises(InputError, match="needs a multiple of 8 ranks, and there are 4"):
         meaning(line)
     assert meaning(f"{line} --expert-tensor-parallel-size 1").settings["ep"] == 8
+
+
+PIPELINE = f"{LINE} --pipeline-model-parallel-size 2 --vocab-size 1000 --pipeline-model-parallel-layout"
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [
+        ("Et*4|t*4L", {"schedule": "1f1b", "pipeline_layout": None}),
+        ("Ett|tt|(tt|)ttL", {"schedule": "interleaved", "model_chunks": 2, "pipeline_layout": None}),
+        ("Et*3|t*5L", {"schedule": "1f1b", "pipeline_layout": "Et*3|t*5L"}),
+    ],
+)
+def test_a_layout_of_stages_is_the_baseline(layout, expected, job) -> None:
+    made = job(f"{PIPELINE} '{layout}'")
+    assert {name: made.problem.baseline.get(name, None) for name in expected} == expected
+    words = launched(made, made.problem.baseline)
+    assert ("--pipeline-model-parallel-layout" in words) == (expected["pipeline_layout"] is not None)
+    assert ("--num-virtual-stages-per-pipeline-rank" in words) == ("model_chunks" in expected)
+
+
+def test_a_line_with_a_layout_keeps_it_only_on_its_own_stages(job) -> None:
+    few = ["overlap_zero_comm=false", "recompute=none", "zero_stage=0", "micro_batch=[2]"]
+    made = job(f"{PIPELINE} 'Et*3|t*5L'", settings=[f"space.parameters.{each}" for each in few])
+    for each in made.problem.candidates():
+        is_own = each.pp == 2 and each["pipeline_layout"] != "even"
+        for words in (launched(made, each), changed_line(made, each).line):
+            assert ("Et*3|t*5L" in words) == is_own == ("--pipeline-model-parallel-layout" in words)
+    exported = FORMATS["megatron"].export(made.problem, made.problem.baseline)
+    assert "--pipeline-model-parallel-layout Et*3|t*5L" in "".join(exported.values())
+
+
+def test_unequal_virtual_stages_stay_as_they_are(job) -> None:
+    made = job(f"{PIPELINE} 'Et|(tt|)*2tttL'")
+    assert made.problem.stated_model is None and any("unequal stages" in note for note in made.notes)
+    for each in made.problem.candidates():
+        assert each.pp == 2 and "Et|(tt|)*2tttL" in launched(made, each)
+
+
+def test_a_layout_of_another_number_of_ranks_is_refused() -> None:
+    with pytest.raises(InputError, match="has 3 stages, which are no multiple of pp 2"):
+        meaning(f"{PIPELINE} 'Ettt|ttt|ttL'")
+
+
+def test_the_number_of_recomputed_layers_stays_though_the_space_does_not_list_it(job) -> None:
+    line = LINE.replace("--num-layers 8", "--num-layers 24")
+    made = job(f"{line} --recompute-granularity full --recompute-method block --recompute-num-layers 20")
+    assert made.problem.baseline["recompute_layers"] == made.meaning.settings["recompute_layers"] == 20
+    words = launched(made, made.problem.baseline)
+    assert words[len(words) - 1 - words[::-1].index("--recompute-num-layers") :][:2] == ["--recompute-num-layers", "20"]
+    assert Problem.from_dict(made.problem.to_dict()).baseline == made.problem.baseline
