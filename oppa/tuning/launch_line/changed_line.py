@@ -99,22 +99,25 @@ def changed_line(job: LineJob, configuration: Configuration) -> ChangedLine:
         present = tuple(word.text for word in words[start:end])
         words[start:end] = [MarkedWord(text=text, mark="removed") for text in present]
         changes.append(LineChange(about=present[0].partition("=")[0], old=" ".join(_values(present)) or "on", new=""))
-    variables = _changed_variables(job, configuration)
+    variables = _changed_variables(job, configuration, is_other=bool(differing))
     changes += [LineChange(about=name, old=old, new=new) for name, (old, new) in variables.items()]
     head_words = _with_variables(head_words, {name: value for name, (_, value) in variables.items()})
     return ChangedLine(words=(*head_words, *words), changes=(*changes, *_of_files(job, configuration)))
 
 
-def _changed_variables(job: LineJob, configuration: Configuration) -> dict[str, tuple[str, str]]:
+def _changed_variables(job: LineJob, configuration: Configuration, *, is_other: bool) -> dict[str, tuple[str, str]]:
     """Return the environment variables that differ from the line or the baseline, with both values.
 
-    They are those of parameters, and those that the framework requires of another configuration and the user has not set.
+    They are those of parameters, and those that the framework requires and the user has not set.
+
+    Args:
+        is_other: The configuration is not the baseline, which the user has run as it is.
     """
     problem = job.problem
     own = {name for name, _ in job.line.environment}
     before = {name: word.text for name, word in job.line.environment if not word.missing}
     before |= {} if problem.baseline is None else problem.variables(problem.baseline)
-    required = lacking(problem.default_variables(configuration)) if _differing(problem, configuration) else {}
+    required = lacking(problem.default_variables(configuration)) if is_other else {}
     now = {**{name: value for name, value in required.items() if name not in own}, **problem.variables(configuration)}
     return {name: (before.get(name, ""), value) for name, value in now.items() if before.get(name) != value}
 
