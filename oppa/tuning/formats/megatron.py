@@ -264,7 +264,7 @@ def _recompute(options: Options) -> str:
     """Return what is recomputed; releases before 2022 name a method alone, which means whole layers."""
     if (granularity := options.get("--recompute-granularity")) is not None:
         return " ".join(granularity[:1])
-    if "--recompute-activations" in options:
+    if "--recompute-activations" in options or "--moe-layer-recompute" in options:
         return "selective"
     return "full" if "--activations-checkpoint-method" in options or "--checkpoint-activations" in options else "none"
 

@@ -320,6 +320,8 @@ def _baseline(problem: Problem, meaning: Meaning, command: LineCommand) -> tuple
         found = baseline.require_legal(space, baseline.at_rest(space, baseline.complete(space, settings)))
     except (InputError, JobError) as error:
         return "", [f"the present configuration is not in the search space, so there is no baseline: {_reason(error.message)}"]
+    if found.dp not in space["dp"].choices:
+        return "", [f"the present dp = {found.dp} is not in the search space `{space.name}`, so there is no baseline"]
     return baseline.table(space, found), []
 
 

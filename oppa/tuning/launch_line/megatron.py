@@ -30,6 +30,7 @@ from oppa.tuning.launch_line.meaning import (
     imposed_note,
 )
 from oppa.tuning.launch_line.megatron_layout import layout_settings
+from oppa.tuning.launch_line.megatron_needs import choices_of, kept_by, needs_of
 from oppa.tuning.launch_line.megatron_rules import require_compatible
 from oppa.tuning.launch_line.moe_pattern import dense_layers
 from oppa.tuning.launch_line.options import Options, require_consistent
@@ -57,8 +58,7 @@ _LAYOUT_NOTE = (
 )
 _GLOBAL = "--global-batch-size"
 _OPTIMIZER, _MODULES, _SEQUENCE = "--optimizer", "--recompute-modules", "--sequence-parallel"
-_IMPL = "--transformer-impl"
-_LOCAL_NOTE = f"`{_IMPL} local` without `{_SEQUENCE}`: trials leave sequence parallelism off, as torch's norms refuse it"
+_IMPL, _DISTRIBUTED = "--transformer-impl", "--distribute-saved-activations"
 _LIKE_ADAMW = ("", "adam", "cpu_adam")
 
 
@@ -83,12 +83,13 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     extras = _extras(options, worded, settings)
     settings = {**settings, **extras}
     arguments: Arguments = {}
-    choices: Mapping[str, object] = _choices(extras, worded, splits=splits)
+    choices = _choices(extras, worded, splits=splits)
     replaced = {*megatron.KNOWN, *_ALIASES} | {option for known in worded if known.name in extras for option in _options_of(known.words)}
+    needs = needs_of(options, settings, replaced=replaced if model else ())
+    choices |= choices_of(needs, devices=devices.count)
     if not model:
-        kept = ["pp", "zero_stage"] if megatron.uses_fsdp(options.grouped()) else []
-        arguments = megatron_plain.arguments(options, settings, kept=kept, splits=splits)
-        choices = megatron_plain.choices(options, settings, devices=devices.count, varied=arguments)
+        arguments = megatron_plain.arguments(options, settings, kept=kept_by(needs), splits=splits)
+        choices = dict(megatron_plain.choices(options, settings, devices=devices.count, varied=arguments))
         replaced = {option for words in arguments.values() for option in _options_of(words)}
     lacks_sequence = splits and int(settings.get("tp", 1)) > 1 and _SEQUENCE in replaced and _SEQUENCE not in options
     imposed = (_SEQUENCE,) if lacks_sequence else ()
@@ -115,7 +116,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         steps={"format": "megatron"},
         added=("--log-interval", "1", "--exit-interval", "{steps}"),
         conflicts=_conflicts(options),
-        notes=(*notes, *map(imposed_note, imposed), *(() if splits else (_LOCAL_NOTE,))),
+        notes=(*notes, *map(imposed_note, imposed), *(() if splits else (_unsplit_note(options),))),
         facts=_kept_modules(options, extras),
         training=_optimizer(options),
         unpredicted=tuple(_unpredicted(options, extras)),
@@ -147,12 +148,21 @@ def _conflicts(options: Options) -> tuple[LineConflict, ...]:
 
 
 def _splits_sequences(options: Options) -> bool:
-    """Return whether trials have sequence parallelism under tensor parallelism, which local norms refuse and experts require.
+    """Return whether trials have sequence parallelism under tensor parallelism, which experts require.
 
-    A mixture of experts that states tensor parallelism with local norms therefore needs Apex.
+    Local norms refuse it, and so does the distribution of saved activations. A mixture of experts that states tensor parallelism with local
+    norms therefore needs Apex.
     """
+    if _DISTRIBUTED in options:
+        return False
     is_split = "--num-experts" in options and (options.number("--tensor-model-parallel-size") or 1) > 1
     return options.value(_IMPL) != "local" or _SEQUENCE in options or is_split
+
+
+def _unsplit_note(options: Options) -> str:
+    """Return the note on why trials have no sequence parallelism."""
+    stated, why = (_DISTRIBUTED, "the two exclude each other") if _DISTRIBUTED in options else (f"{_IMPL} local", "torch's norms refuse it")
+    return f"`{stated}` without `{_SEQUENCE}`: trials leave sequence parallelism off, as {why}"
 
 
 def _choices(extras: Mapping[str, Value], worded: Iterable[Parameter], *, splits: bool) -> dict[str, object]:

@@ -4,11 +4,12 @@ All options that these parameters do not write stay in every trial, and so does 
 Sources: initialize_model_parallel of megatron/core/parallel_state.py, and core/models/hybrid/hybrid_layer_allocation.py (d98e8a6).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.configuration import Value
 from oppa.problem.space_file import divisors
+from oppa.tuning.formats.megatron import uses_fsdp
 from oppa.tuning.launch_line.meaning import Arguments, ArgumentWords
 from oppa.tuning.launch_line.options import Options
 
@@ -39,8 +40,18 @@ def arguments(options: Options, settings: Mapping[str, Value], *, kept: Collecti
         "pp": [_PP, "{pp}"],
         "zero_stage": {"0": [], "1": [_ZERO, *gather]},
     }
-    fixed = {*kept, *(["tp"] if int(settings.get("cp", 1)) > 1 else []), *(["pp"] if _shares_layers(options) else [])}
+    fixed = {*kept, *_fixed(options, settings)}
     return {name: each for name, each in words.items() if name not in fixed}
+
+
+def _fixed(options: Options, settings: Mapping[str, Value]) -> Iterator[str]:
+    """Yield the parameters that stay: FSDP has its own stages of ZeRO, and no parameter counts context-parallel ranks."""
+    if uses_fsdp(options.grouped()):
+        yield from ("pp", "zero_stage")
+    if int(settings.get("cp", 1)) > 1:
+        yield "tp"
+    if "|" in _pattern(options) or any(option in options for option in _STAGES):  # for one number of stages
+        yield "pp"
 
 
 def choices(options: Options, settings: Mapping[str, Value], *, devices: int | None, varied: Collection[str]) -> dict[str, list[int]]:
@@ -64,13 +75,8 @@ def choices(options: Options, settings: Mapping[str, Value], *, devices: int | N
 
 
 def _pattern(options: Options) -> str:
-    """Return the layers of a hybrid, without those of multi-token prediction; empty if no option states them."""
+    """Return the layers of a hybrid, with `|` between stages, without multi-token prediction; empty if no option states them."""
     return options.value(*_PATTERNS).partition("/")[0]
-
-
-def _shares_layers(options: Options) -> bool:
-    """Return whether the options are for one number of stages; `|` stands between those of a hybrid."""
-    return "|" in _pattern(options) or any(option in options for option in _STAGES)
 
 
 def _layers(options: Options) -> int:

@@ -275,3 +275,51 @@ def test_the_number_of_recomputed_layers_stays_though_the_space_does_not_list_it
     words = launched(made, made.problem.baseline)
     assert words[len(words) - 1 - words[::-1].index("--recompute-num-layers") :][:2] == ["--recompute-num-layers", "20"]
     assert Problem.from_dict(made.problem.to_dict()).baseline == made.problem.baseline
+
+
+PRECISE = "--use-precision-aware-optimizer --main-grads-dtype bf16 --main-params-dtype fp16"
+STEP = "--overlap-param-gather-with-optimizer-step --overlap-param-gather --overlap-grad-reduce --use-distributed-optimizer"
+FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+
+
+@pytest.mark.parametrize(
+    ("words", "held"),
+    [
+        (f"{PRECISE} --use-distributed-optimizer", {"zero_stage": {1}}),
+        (f"{PRECISE} --use-distributed-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", {"zero_stage": {1}, "moments": {"bf16"}}),
+        (
+            f"{STEP} --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2",
+            {"zero_stage": {1}, "overlap_zero_allgather": {True}, "schedule": {"interleaved"}},
+        ),
+        ("--num-experts 4 --moe-layer-recompute", {"recompute": {"selective"}}),
+        (f"{FULL} --tensor-model-parallel-size 2 --distribute-saved-activations", {"recompute": {"full"}, "sequence_parallel": {False}}),
+        (f"--hybrid-layer-pattern M*M-M*M- {PRECISE} --use-distributed-optimizer", {"zero_stage": {0, 1}}),
+    ],
+)
+def test_a_parameter_that_another_option_needs_does_not_vary(words, held, job) -> None:
+    made = job(f"{LINE} {words}")
+    found = list(made.problem.candidates())
+    assert {name: {each[name] for each in found} for name in held} == held and made.problem.baseline is not None
+    if "--distribute" in words:
+        assert min(each.tp for each in found) == 2
+    if PRECISE in words:
+        assert all("--use-distributed-optimizer" in launched(made, each) for each in found[:: max(1, len(found) // 20)])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [PRECISE, f"{FULL} --num-experts 4 --moe-layer-recompute", STEP, f"{FULL} --distribute-saved-activations --sequence-parallel"],
+)
+def test_an_option_without_what_it_needs_is_refused(words) -> None:
+    with pytest.raises(InputError, match=r"needs (zero_stage|recompute|schedule|sequence_parallel) = "):
+        meaning(f"{LINE} --tensor-model-parallel-size 2 {words}")
+
+
+def test_a_default_precision_or_fsdp_needs_no_distributed_optimizer() -> None:
+    assert "zero_stage" not in meaning(f"{LINE} --main-grads-dtype fp32").choices
+    assert meaning(f"{LINE} {PRECISE} --use-megatron-fsdp").settings["zero_stage"] == 3
+
+
+def test_a_single_replica_is_no_baseline_where_an_option_needs_several(job) -> None:
+    made = job(f"{LINE} {PRECISE} --use-distributed-optimizer --tensor-model-parallel-size 8")
+    assert made.problem.baseline is None and any("the present dp = 1 is not in the search space" in note for note in made.notes)
