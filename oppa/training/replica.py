@@ -16,6 +16,7 @@ from oppa.training.data.batches import Batch
 from oppa.training.model.moe import Mixture
 from oppa.training.parallel.clipping import Clipping
 from oppa.training.parallel.data_parallel import accumulating, average_rest, optimizers_for, replicate
+from oppa.training.parallel.extra_parameters import replicas_of
 from oppa.training.parallel.family import Family, Transformer
 from oppa.training.parallel.gradient_layout import layout_of_stages
 from oppa.training.parallel.mesh import Mesh
@@ -114,7 +115,7 @@ class Replica:
 
         If the configuration's schedule does not split the backward pass, the new one may split it only with a single replica.
         """
-        assert splits_backward(self._spec.configuration) or not schedule.split or self._mesh.dp.size == 1
+        assert splits_backward(self._spec.configuration) or not schedule.split or self._mesh.replicas.size == 1
         self._schedule = schedule
         self._passes = self._passes_of(self._family)
 
@@ -215,7 +216,7 @@ class Replica:
 def same_layout(one: Configuration, other: Configuration) -> bool:
     """Return whether two configurations differ only in batch sizes and schedules that leave all training state in its place."""
     alike = dataclasses.replace(one, global_batch=other.global_batch, micro_batch=other.micro_batch, schedule=other.schedule) == other
-    averaged_alike = one.dp == 1 or splits_backward(one) == splits_backward(other)
+    averaged_alike = replicas_of(one) == 1 or splits_backward(one) == splits_backward(other)
     return alike and averaged_alike and numbers_of(one, 0) == numbers_of(other, 0)
 
 

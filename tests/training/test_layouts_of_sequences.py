@@ -9,6 +9,7 @@ from oppa.errors import InputError
 from oppa.problem.configuration import ExtraValue
 from oppa.problem.model import Model
 from oppa.training.parallel.supported_layouts import require_buildable, require_measurable, require_runnable
+from oppa.training.replica import same_layout
 from tests.sampling import nightly, sampled
 from tests.training.conftest import Trials
 from tests.training.families import FAMILIES, GROUPED, TINY, TOLERANCE, Alone, apart, configured, id_of, kinds
@@ -80,6 +81,15 @@ def test_a_layout_with_parts_of_sequences_is_one_like_all_others(pool: RankPool,
     first = pool.chain(chain(GROUPED, [configured(cp=2, dp=2, zero_stage=1)], [2], **saved))
     assert pool.chain(chain(GROUPED, [configured(cp=4)], [3], **saved)) == pytest.approx(alone_longer, rel=TOLERANCE)
     assert first == pytest.approx(alone_longer[:2], rel=TOLERANCE)
+
+
+@pytest.mark.parametrize(("values", "alike"), [({}, True), ({"dp": 2}, False), ({"cp": 2}, False)], ids=str)
+def test_replicas_of_a_pipeline_are_built_again_if_another_schedule_averages_gradients_otherwise(
+    values: dict[str, object], alike: bool
+) -> None:
+    """DDP averages gradients of whole backward passes, and is not there for split ones."""
+    split, unsplit = (configured(pp=2, schedule=schedule, **values) for schedule in ("zb-h1", "1f1b"))
+    assert same_layout(split, unsplit) == same_layout(unsplit, split) == alike
 
 
 @pytest.mark.slow
