@@ -84,7 +84,7 @@ class Replica:
         return self._family.boundary(part)
 
     def rebatch(self, configuration: Configuration, local_batches: Sequence[int] = ()) -> None:
-        """Change the batch sizes from the next step on; the layout stays. All ranks call it after the same step.
+        """Change batch sizes and schedule from the next step on; the layout stays. All ranks call it after the same step.
 
         Args:
             configuration: Configuration of the same layout with the new sizes.
@@ -95,9 +95,7 @@ class Replica:
         """
         assert same_layout(configuration, self._spec.configuration)
         require_runnable(self._spec.model, configuration, local_batches)
-        self._local_batches = tuple(local_batches)
-        if self._schedule is not None and self._schedule.shape.micro_batches != configuration.num_microbatches:
-            self._schedule = None
+        self._local_batches, self._schedule = tuple(local_batches), None
         self._spec = spec = dataclasses.replace(self._spec, configuration=configuration)
         for module in (module for stage in self.stages for module in stage.modules()):
             if isinstance(module, Mixture):
@@ -111,7 +109,7 @@ class Replica:
         self._passes = self._passes_of(self._family)
 
     def set_schedule(self, schedule: Schedule) -> None:
-        """Use another schedule from the next step on, as long as the number of micro-batches stays.
+        """Use another schedule from the next step on, until the configuration changes.
 
         If the configuration's schedule does not split the backward pass, the new one may split it only with a single replica.
         """

@@ -3,22 +3,28 @@
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from oppa.errors import InputError
 from oppa.pipeline.from_configuration import schedule_of
 from oppa.pipeline.profile import PipelineProfile
 from oppa.pipeline.registry import build_schedule
 from oppa.pipeline.stored_schedules import store
+from oppa.pipeline.torch_csv import to_csv
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
-from oppa.problem.training import Training
+from oppa.problem.training import RunOptions, Training
 from oppa.training.data.sources import source_of
 from oppa.training.parallel.mesh import open_mesh
 from oppa.training.replica import Replica
+from oppa.training.run.attempt import Attempt
 from oppa.training.run.run_folder import SCALES, RunSpec
 from oppa.training.run.schedule_search_process import FOUND
+from oppa.training.run.step import Directive
 from oppa.training.run.step_profiling import StepProfiling
+from oppa.training.run.training_run import open_run
 from oppa.trials.trial_folder import TrialSpec
 from tests.training.families import TINY, configured
 from tests.training.runs import Heard, Runs, events, losses, steps_of
@@ -70,6 +76,16 @@ def test_all_parts_are_seen(alone: tuple[PipelineProfile, list[float], list[floa
 def test_recording_changes_no_bit(alone: tuple[PipelineProfile, list[float], list[float]]) -> None:
     _, recorded, free = alone
     assert recorded == free
+
+
+def test_a_profile_begins_again_at_another_batch_size(tmp_path: Path) -> None:
+    here, there = configured(micro_batch=1), configured(global_batch=4, micro_batch=4)
+    options = RunOptions(samples=96, statistics_every=0, profile_steps=1)
+    with open_run(spec_of(here), options, rank=0, world=1, rendezvous=f"file://{tmp_path}/rendezvous") as run:
+        profiles = [run.step().profile]
+        run.change(there)
+        profiles += [run.step().profile for _ in range(3)]
+    assert [profile and profile.micro_batch for profile in profiles] == [None, None, 4, None]
 
 
 class UntilReordered(Heard):
@@ -162,6 +178,33 @@ def test_a_job_in_a_searched_order_searches_again_where_none_is_stored(made: Run
     assert first < changed["step"] < second == changed["step"] + 4
     profile = PipelineProfile.from_dict(json.loads((folder / "profile.json").read_text()))
     assert (profile.dp, profile.pp) == (1, 4)
+
+
+@pytest.mark.slow
+def test_a_run_searches_again_at_another_batch_size(made: Runs) -> None:
+    """As many micro-batches as before need more memory if they are larger."""
+    larger = dataclasses.replace(SEARCHED, global_batch=16, micro_batch=2)
+    folder = made.new(SEARCHED, (16, larger), samples=144, profile_steps=1)
+    assert made.train(folder).ending.value == "finished"
+    (changed,) = events(folder, "changed")
+    (profiled,) = events(folder, "profiled")
+    assert profiled["step"] == changed["step"] + 4
+    assert json.loads((folder / "profile.json").read_text())["micro_batch"] == 2
+
+
+def test_a_schedule_that_was_found_is_used_though_a_change_of_the_same_step_is_refused(made: Runs) -> None:
+    folder, schedules = made.new(SEARCHED), list[str]()
+
+    def refuse(*_: object) -> None:
+        raise InputError("it cannot run", hint="keep it")
+
+    run = SimpleNamespace(
+        configuration=SEARCHED, mesh=SimpleNamespace(rank=0), set_schedule=lambda found: schedules.append(to_csv(found)), change=refuse
+    )
+    attempt = Attempt(folder, stop_requested=lambda: False, on_step=lambda _: None)
+    passes = to_csv(build_schedule("zb-h1", ranks=2, micro_batches=8))
+    attempt._follow(Directive(configuration=dataclasses.replace(SEARCHED, micro_batch=3), passes=passes), run)  # type: ignore[arg-type]
+    assert schedules == [passes]
 
 
 @pytest.mark.slow

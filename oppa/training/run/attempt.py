@@ -254,13 +254,13 @@ class Attempt:
             raise TrainingError(message, hint="lower the learning rate, or check the data of these steps")
 
     def _follow(self, directive: Directive, run: TrainingRun) -> None:
+        if directive.passes:  # before a change, which may be refused
+            run.set_schedule(parse_schedule(directive.passes, ORDER))
         if directive.back_to:
             shares = directive.local_batches if directive.configuration else run.local_batches
             self._roll_back(self.folder / CHECKPOINTS / directive.back_to, directive.configuration or run.configuration, shares, run)
         elif directive.configuration is not None:
             self._change(directive.configuration, directive.local_batches, run)
-        elif directive.passes:
-            run.set_schedule(parse_schedule(directive.passes, ORDER))
         if directive.save or directive.back_to:  # a later attempt must not resume from the abandoned weights
             self._save(run)
 
@@ -307,8 +307,7 @@ class Attempt:
             **self._reasons(),
         )
         if change.seconds:  # empty if nothing has changed
-            if "rebatch" not in change.seconds:
-                self._schedule.end_search()
+            self._schedule.end_search()
             self._schedule.take_up(run, self._ledger)
 
     def _reasons(self) -> dict[str, Any]:

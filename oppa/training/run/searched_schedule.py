@@ -10,7 +10,7 @@ from pathlib import Path
 
 from oppa.errors import InputError, OppaError
 from oppa.pipeline import stored_schedules
-from oppa.pipeline.from_configuration import searches, shape_of
+from oppa.pipeline.from_configuration import searches
 from oppa.pipeline.torch_csv import parse_schedule
 from oppa.problem.configuration import Configuration
 from oppa.training.run.ledger import ORDER_TAKEN_UP, REORDERED, Ledger, note
@@ -64,12 +64,9 @@ class SearchedRunSchedule:
             return ""
         self._searching = None
         passes: str = found.pop("order")
-        schedule = parse_schedule(passes, ORDER)
-        if schedule.shape != shape_of(run.configuration):  # the batch has changed during the search
-            return ""
         note(ledger, REORDERED, run, **found)
         try:
-            stored_schedules.store(self._folder, run.configuration, schedule)
+            stored_schedules.store(self._folder, run.configuration, parse_schedule(passes, ORDER))
         except OSError as error:
             _log.warning("the new schedule was not stored: %s", error)
         return passes

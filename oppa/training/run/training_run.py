@@ -209,7 +209,7 @@ class TrainingRun:
         else:
             change = self._reconfigured(configuration)
         if not change.failure:
-            self._followed, self.local_batches = followed, tuple(local_batches)
+            self._followed = followed
             if self._worker is not None:  # a window has a single batch size
                 self._worker.restart()
         return change
@@ -346,10 +346,13 @@ class TrainingRun:
         return batch[start : start + sizes[self.mesh.dp.index]]
 
     def _rebatched(self, configuration: Configuration, local_batches: Sequence[int]) -> LayoutChange:
-        before, begin_s = self.configuration, time.monotonic()
+        before, begin_s, replica = self.configuration, time.monotonic(), self._made()
+        profiles = self._start is not None or searches(configuration)
         self._stop_profiling()
-        self._made().rebatch(configuration, local_batches)
-        self.spec = dataclasses.replace(self.spec, configuration=configuration)
+        replica.rebatch(configuration, local_batches)
+        self.spec, self.local_batches = dataclasses.replace(self.spec, configuration=configuration), tuple(local_batches)
+        if profiles:
+            self._profile(replica)
         return LayoutChange(before=before, after=configuration, seconds={"rebatch": time.monotonic() - begin_s})
 
     def _reconfigured(self, configuration: Configuration) -> LayoutChange:
