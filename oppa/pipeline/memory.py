@@ -19,6 +19,8 @@ class Footprint:
     """Memory that the weights' gradients still need after the backward pass of a split schedule."""
     working: Sequence[float] = ()
     """Extra memory of a backward pass while it runs, such as activations that it recomputes."""
+    weights_working: Sequence[float] = ()
+    """Extra memory of the weights' gradients of a split schedule while they are computed."""
     forward_working: Sequence[float] = ()
     """Peak memory of a forward pass while it runs, relative to its beginning."""
     gradients: Sequence[float] = ()
@@ -37,6 +39,7 @@ def peak_memory(schedule: Schedule, footprint: Footprint) -> list[float]:
     working = np.zeros(len(change))
     working[:stages] = footprint.forward_working or 0.0
     working[stages : 2 * stages] = footprint.working or 0.0
+    working[2 * stages :] = footprint.weights_working or 0.0
     peaks = []
     for codes in schedule.codes:
         changes = change[codes] + _gradients(schedule, footprint, codes)

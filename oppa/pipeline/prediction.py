@@ -73,14 +73,18 @@ def times(profile: PipelineProfile, stages: Sequence[range], *, split: bool) -> 
 
 
 def footprint(profile: PipelineProfile, stages: Sequence[range], replication: Replication = ALONE, *, split: bool) -> Footprint:
-    """Return the bytes of each stage for one micro-batch (eq. 11), on a rank of a replica."""
+    """Return the bytes of each stage for one micro-batch (eq. 11), on a rank of a replica; `times` has the rule of the first stage."""
     parts = _parts(profile, stages)
     held = [sum(part.held_bytes for part in stage) for stage in parts]
     kept = [sum(map(profile.kept_bytes, stage)) for stage in parts]
+    working = [_backward_working(stage) for stage in parts]
+    if split:
+        kept[0] = held[0]
     return Footprint(
         held=held,
-        for_weights=[each if number else held[0] for number, each in enumerate(kept)] if split else (),
-        working=[_backward_working(stage) for stage in parts],
+        for_weights=kept if split else (),
+        working=[0.0, *working[1:]] if split else working,
+        weights_working=[working[0], *[0.0] * len(working[1:])] if split else (),
         forward_working=[_forward_working(stage) for stage in parts],
         gradients=[sum(part.weight_bytes for part in stage) / replication.gradient_shards for stage in parts],
     )

@@ -8,6 +8,7 @@ from experiments.pipelines.run import passes_as_written_s
 from oppa.errors import InputError
 from oppa.pipeline.execution import execute
 from oppa.pipeline.graph import PipelineShape
+from oppa.pipeline.memory import peak_memory
 from oppa.pipeline.prediction import between_s, footprint, modelled_s, predict, static_bytes, times
 from oppa.pipeline.profile import MessageTime, Part, PipelineProfile
 from oppa.pipeline.registry import build_schedule
@@ -70,6 +71,17 @@ def test_the_first_stage_of_a_split_order_computes_its_whole_backward_pass_as_th
     split = times(seen, evenly(plain(8), 4), split=True)
     assert list(split.backward_s) == [0.0, 3.0, 3.0, 3.0] and list(split.weight_s) == [4.0, 2.0, 2.0, 2.0]
     assert list(split.whole_s) == [4.0] * 4
+
+
+def test_so_does_the_memory_that_it_needs_meanwhile() -> None:
+    """The oracle is 1F1B, whose backward passes are whole and whose first rank holds as many micro-batches."""
+    layers = [dataclasses.replace(LAYER, backward_working_bytes=30.0)] * 8
+    seen = dataclasses.replace(profile(), parts=(Part(), *layers, Part()))
+    whole, split = (footprint(seen, evenly(plain(8), 4), split=split) for split in (False, True))
+    assert list(whole.working) == [30.0] * 4 and not whole.weights_working
+    assert list(split.working) == [0.0, 30.0, 30.0, 30.0] and list(split.weights_working) == [30.0, 0.0, 0.0, 0.0]
+    unsplit, late = (build_schedule(name, ranks=4, micro_batches=8) for name in ("1f1b", "zb-h1"))
+    assert peak_memory(late, split)[0] == peak_memory(unsplit, whole)[0] == 4 * 20 + 8 + 30
 
 
 def test_halves_that_follow_at_once_are_one_computation() -> None:

@@ -91,6 +91,18 @@ def test_on_the_smallest_pipelines_it_is_as_short_as_any_order():
         assert prove(asked, found.lists, seconds=20).least_s <= shortest_s * (1 + 1e-9)
 
 
+def test_extra_memory_is_charged_where_it_is_used():
+    """The oracle counts: two micro-batches are held while the first one's weights' gradients use five more."""
+    footprint = Footprint(held=[1.0], for_weights=[1.0], weights_working=[5.0])
+    asked = dataclasses.replace(task(1, 2), footprint=footprint, limits=[6.0])
+    at_once, late = [0, 1, 2, 0, 1, 2], [0, 1, 0, 2, 1, 2]
+    assert [peak_memory(asked.schedule([codes]), footprint) for codes in (at_once, late)] == [[6.0], [7.0]]
+    assert [asked.fits(0, codes) for codes in (at_once, late)] == [True, False]
+    assert dataclasses.replace(asked, limits=[7.0]).fits(0, late)
+    with pytest.raises(InputError, match="rank 0"):
+        dataclasses.replace(asked, limits=[5.9])
+
+
 def test_a_bound_holds_for_an_order_that_fits_a_limit_that_is_no_small_fraction():
     """The oracle is ZB-H1, which holds three micro-batches on its first rank."""
     named = build_schedule("zb-h1", ranks=3, micro_batches=4)

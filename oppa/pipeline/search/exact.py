@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from oppa.pipeline.execution import execute
-from oppa.pipeline.graph import BACKWARD, KINDS, WEIGHT
+from oppa.pipeline.graph import BACKWARD, WEIGHT
 from oppa.pipeline.search.task import TOLERANCE, Lists, ScheduleTask
 
 if TYPE_CHECKING:
@@ -122,24 +122,18 @@ class _Program:
         task, stages = self.task, self.task.shape.stages
         units = _per_one([*task.held, *task.changes[2 * stages :], *task.working, *task.limits], max(task.limits), UNITS)
         held = {stage: _floor(task.held[stage] * units) for stage in task.stages_of[rank]}
-        working, limit = _floor(task.working[rank] * units), math.floor((task.limits[rank] + TOLERANCE) * units)
+        limit = math.floor((task.limits[rank] + TOLERANCE) * units)
         times, changes = list[Any](), list[int]()
         for stage, amount in held.items():
             kept = min(_floor(-task.changes[2 * stages + stage] * units), amount)
-            forward, backward, weight = (self._starts[kind * stages + stage] for kind in KINDS)
-            backward_ends, weight_ends = (
-                [start + self._durations[kind * stages + stage] for start in starts]
-                for kind, starts in ((BACKWARD, backward), (WEIGHT, weight))
-            )
-            for begins, amount_then in (
-                (forward, amount),
-                (backward, working),
-                (backward_ends, kept - amount - working),
-                (weight_ends, -kept),
-            ):
-                times += begins
-                changes += [amount_then] * len(begins)
-        if sum(held.values()) * task.shape.micro_batches + working > limit:
+            times += self._starts[stage]
+            changes += [amount] * task.shape.micro_batches
+            for code, freed in ((BACKWARD * stages + stage, amount - kept), (WEIGHT * stages + stage, kept)):
+                working = _floor(task.working[code] * units)
+                for begin in self._starts[code]:
+                    times += [begin, begin + self._durations[code]]
+                    changes += [working, -working - freed]
+        if sum(held.values()) * task.shape.micro_batches + _floor(task.reserve[rank] * units) > limit:
             self.model.add_reservoir_constraint(times, changes, 0, limit)
 
 

@@ -45,7 +45,7 @@ class _Construction:
         self._free, self._idle, self._holds = [0.0] * ranks, [0.0] * ranks, [0.0] * ranks
         self._flying = [0] * ranks
         self._late: list[collections.deque[int]] = [collections.deque() for _ in range(ranks)]
-        self._room = [limit + TOLERANCE - working for limit, working in zip(task.limits, task.working, strict=True)]
+        self._room = [limit + TOLERANCE - reserve for limit, reserve in zip(task.limits, task.reserve, strict=True)]
         self._moments = [(0.0, rank) for rank in range(ranks)]
         while self._moments:
             now, rank = heapq.heappop(self._moments)

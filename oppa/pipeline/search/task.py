@@ -40,7 +40,7 @@ class ScheduleTask:
     def __post_init__(self) -> None:
         assert len(self.times.weight_s) == self.shape.stages
         for rank, limit in enumerate(self.limits):
-            if (least := sum(self.held[stage] for stage in self.stages_of[rank]) + self.working[rank]) > limit + TOLERANCE:
+            if (least := sum(self.held[stage] for stage in self.stages_of[rank]) + self.reserve[rank]) > limit + TOLERANCE:
                 hint = f"one micro-batch at a time needs {least:g}: allow that much, recompute activations, or use more stages"
                 raise InputError(f"no schedule keeps rank {rank} within a memory limit of {limit:g}", hint=hint)
 
@@ -95,9 +95,15 @@ class ScheduleTask:
 
     @functools.cached_property
     def working(self) -> list[float]:
-        """Return the largest extra memory of a backward pass on each rank while it runs, shape (p,)."""
-        working = list(self.footprint.working) or [0.0] * self.shape.stages
-        return [max(working[stage] for stage in stages) for stages in self.stages_of]
+        """Return the extra memory of an action of each code while it runs, shape (3 S,); a forward pass has none."""
+        none = [0.0] * self.shape.stages
+        return [*none, *(self.footprint.working or none), *(self.footprint.weights_working or none)]
+
+    @functools.cached_property
+    def reserve(self) -> list[float]:
+        """Return the largest extra memory of an action of each rank, shape (p,)."""
+        codes = range(len(self.working))
+        return [max(self.working[code] for code in codes if self.rank_of[code] == rank) for rank in range(self.shape.ranks)]
 
     @functools.cached_property
     def busy_s(self) -> list[float]:
@@ -116,13 +122,10 @@ class ScheduleTask:
 
     def fits(self, rank: int, codes: Sequence[int]) -> bool:
         """Return whether a rank keeps its memory limit with this list of codes."""
-        room, first, last = self.limits[rank] + TOLERANCE, self.shape.stages, 2 * self.shape.stages
-        changes, working, holds = self.changes, self.working[rank], 0.0
+        room, changes, working, holds = self.limits[rank] + TOLERANCE, self.changes, self.working, 0.0
         for code in codes:
-            if first <= code < last and holds + working > room:
-                return False
-            holds += changes[code]
-            if holds > room:
+            before, holds = holds, holds + changes[code]
+            if before + working[code] > room or holds > room:
                 return False
         return True
 
