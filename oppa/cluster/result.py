@@ -34,7 +34,7 @@ class EndedJob:
 
 
 class Usage:
-    """Records idle and spare GPUs over time.
+    """Records idle, failed and spare GPUs over time.
 
     Args:
         gpus: Number of GPUs of the cluster.
@@ -44,15 +44,24 @@ class Usage:
         self.gpus = gpus
         self._ends_s: list[float] = []
         self._idle: list[int] = []
+        self._down: list[int] = []
         self._spare: list[int] = []
 
-    def stay(self, until_s: float, idle: int, spare: int) -> None:
-        """Record that until `until_s`, `idle` GPUs were free, and elastic jobs held `spare` GPUs in addition to their request."""
-        if self._ends_s and self._idle[-1] == idle and self._spare[-1] == spare:
+    def stay(self, until_s: float, *, idle: int, down: int, spare: int) -> None:
+        """Record the numbers of GPUs until `until_s`.
+
+        Args:
+            until_s: End of the interval, in seconds.
+            idle: Free GPUs of nodes that are up.
+            down: GPUs of failed nodes.
+            spare: GPUs that elastic jobs held in addition to their request.
+        """
+        if self._ends_s and (self._idle[-1], self._down[-1], self._spare[-1]) == (idle, down, spare):
             self._ends_s[-1] = until_s
             return
         self._ends_s.append(until_s)
         self._idle.append(idle)
+        self._down.append(down)
         self._spare.append(spare)
 
     def steps(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -61,7 +70,8 @@ class Usage:
 
     def share(self, until_s: float) -> float:
         """Return the share of GPU time until `until_s` that jobs held: the utilisation of the cluster."""
-        return 1 - self._sum(self._idle, until_s) / (self.gpus * until_s) if until_s > 0 else 0.0
+        unheld_gpu_s = self._sum(self._idle, until_s) + self._sum(self._down, until_s)
+        return 1 - unheld_gpu_s / (self.gpus * until_s) if until_s > 0 else 0.0
 
     def spare_gpu_s(self, until_s: float) -> float:
         """Return the GPU seconds until `until_s` that elastic jobs held in addition to their request."""

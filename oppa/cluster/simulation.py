@@ -166,7 +166,8 @@ class Simulation:
 
     def _pass(self, now_s: float) -> None:
         if now_s > self._now_s:
-            self._usage.stay(now_s, self._nodes.idle, sum(task.spare for task in self._elastic.values()))
+            down, spare = len(self._down) * self._nodes.each, sum(task.spare for task in self._elastic.values())
+            self._usage.stay(now_s, idle=self._nodes.idle, down=down, spare=spare)
             self._now_s = now_s
 
     def _later(self, time_s: float, act: Callable[[int], None]) -> int:

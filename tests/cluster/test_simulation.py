@@ -123,6 +123,9 @@ def test_a_job_that_loses_a_node_goes_on_from_its_checkpoint_as_the_first() -> N
     done = {each.job.name: each for each in found.done}
     assert done["one"].ended_s > 50_000 and done["next"].started_s >= done["one"].ended_s
     assert done["one"].gpu_s < 16 * 60_000  # what was lost is at most what lies between two checkpoints, each time
+    until_s = found.done[-1].ended_s
+    held_gpu_s = sum(each.gpu_s for each in found.done)
+    assert found.usage.share(until_s) * 16 * until_s == pytest.approx(held_gpu_s), "nobody holds a node that is down"
 
 
 @pytest.mark.parametrize(
