@@ -85,6 +85,11 @@ class _Task:
         self.seen_s = now_s
 
     @property
+    def restart_s(self) -> float:
+        """Return the seconds from the next start until the job works: none at its first start."""
+        return 0.0 if math.isnan(self.started_s) else self.job.start_s
+
+    @property
     def end_s(self) -> float:
         """Return the time at which the job ends, if its size stays the same."""
         return max(self.seen_s, self.ready_s) + self.left_s / self.speed
@@ -196,9 +201,9 @@ class Simulation:
 
     def _start(self, task: _Task, holding: Holding) -> None:
         task.holding, task.gpus, task.speed = holding, task.job.gpus, 1.0
-        again = not math.isnan(task.started_s)
-        task.seen_s, task.ready_s = self._now_s, self._now_s + (task.job.start_s if again else 0.0)
-        task.started_s = task.started_s if again else self._now_s
+        task.seen_s, task.ready_s = self._now_s, self._now_s + task.restart_s
+        if math.isnan(task.started_s):
+            task.started_s = self._now_s
         self._running[task.job.name] = task
         if task.job.table is not None and self._policy is not None:
             self._elastic[task.job.name] = task
@@ -231,7 +236,7 @@ class Simulation:
         for entry in heapq.nsmallest(OVERTAKING, self._queue)[1:]:
             task = entry[2]
             until_s, spare = self._shadow
-            late = self._now_s + task.left_s > until_s
+            late = self._now_s + task.restart_s + task.left_s > until_s
             nodes = math.ceil(task.job.gpus / self._nodes.each)
             if (late and nodes > spare) or (holding := self._nodes.take(task.job.gpus)) is None:
                 continue

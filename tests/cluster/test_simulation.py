@@ -90,6 +90,13 @@ def test_nobody_overtakes_into_a_node_that_is_being_repaired() -> None:
     assert found["whole"][0] == 5_000.5 and found["late"][0] == found["whole"][1]
 
 
+def test_nobody_overtakes_that_would_be_late_because_it_starts_again() -> None:
+    """One node fails once, when the second job has run for some 200 s; starting again takes 500 s before it works."""
+    jobs = [job("long", 0, 1_000, 8), job("again", 0, 500, 8, start_s=500), job("whole", 10, 10, 16, priority=1)]
+    found = times(run(jobs, backfill=True, failures=Failures(every_s=1_500, repair_s=50, checkpoint_s=100, seed=21)))
+    assert found["whole"] == (1_000, 1_010) and found["again"][1] > 1_500
+
+
 def test_jobs_smaller_than_a_node_are_given_what_they_need_and_no_more() -> None:
     half = ScaleTable.of(2, [(4, 1.9), (6, 2.5), (8, 3.0)])
     elastic = job("elastic", 0, 2_000, 2, table=half)
