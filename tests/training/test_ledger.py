@@ -14,6 +14,8 @@ from oppa.table.refinement import BETWEEN_RUNS_LOG_STDDEV, together
 from oppa.training.run.ledger import (
     CHANGED,
     FILE,
+    ORDER_TAKEN_UP,
+    REORDERED,
     STARTED,
     STEP,
     Ledger,
@@ -223,6 +225,19 @@ def test_a_micro_batch_that_was_taken_in_two_says_nothing_of_the_speed_if_others
     seen = observations([begin(8), *steps, begin(4), *steps, begin(8), *steps[:1], *steps[3:5]])
     assert [(each.configuration.micro_batch, each.steps) for each in seen] == [(8, 3), (4, 5), (8, 2)]
     assert [math.exp(-each.log_steps_per_s) for each in seen] == pytest.approx([1.0, 1.4, 2.0])
+
+
+def test_steps_before_a_schedule_was_found_do_not_count() -> None:
+    """The event of a found schedule precedes the last step without it."""
+    here, there = ({"dp": dp, "pp": 2, "schedule": "search", "global_batch": 8, "micro_batch": 1} for dp in (1, 2))
+    begin, found, taken = {"event": STARTED, "configuration": here}, {"event": REORDERED}, {"event": ORDER_TAKEN_UP}
+    first = [begin, *ran(9, 5, 5, 5), found, *ran(5, 9, 1, 1)]
+    away = [{"event": CHANGED, "after": there}, *ran(9, 4, 4), {"event": CHANGED, "after": here}, taken, *ran(9, 1, 1, 1)]
+    seen = observations([*first, *away])
+    assert [(each.configuration.dp, each.steps) for each in seen] == [(1, 2), (2, 2), (1, 3)]
+    assert [math.exp(-each.log_steps_per_s) for each in seen] == pytest.approx([1.0, 4.0, 1.0])
+    resumed = observations([begin, *ran(9, 5, 5), begin, taken, *ran(9, 1, 1)])
+    assert [each.steps for each in resumed] == [2], "the attempt that found it is void"
 
 
 def test_two_steps_that_agree_by_chance_do_not_outweigh_hundreds() -> None:
