@@ -75,6 +75,16 @@ def test_one_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
         saved(folder, MODELS["tied"], ALONE)
 
 
+def test_one_whose_manifest_is_too_long_to_be_read_is_not_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = saved(tmp_path / "step-6", MODELS["tied"], SQUARE)
+    for module in ("manifest", "storage"):
+        monkeypatch.setattr(f"oppa.training.checkpoint.{module}.MOST_BYTES", (small / MANIFEST).stat().st_size)
+    assert Manifest.read(saved(tmp_path / "step-7", MODELS["tied"], SQUARE)).pieces
+    with pytest.raises(CheckpointError, match="pieces") as refusal:
+        saved(tmp_path / "step-8", MODELS["tied"], dataclasses.replace(SQUARE, dp=4))
+    assert "dp_shard" in refusal.value.hint and not (tmp_path / "step-8").exists()
+
+
 @pytest.mark.parametrize("change", [{"hidden": 16}, {"layers": 8}, {"heads": 2}, {"vocab": 13}, {"tied": False}, {"gated": False}])
 def test_another_model_is_refused(change: dict[str, object], tmp_path: Path) -> None:
     folder = saved(tmp_path / "step-7", MODELS["tied"], SQUARE)

@@ -13,11 +13,13 @@ from typing import Any, Self
 
 from oppa.errors import CheckpointError
 from oppa.problem.model import Model
-from oppa.regular_file import read_json
+from oppa.regular_file import LIMIT_BYTES, read_json
 from oppa.training.model.tensor_slices import Box, common
 from oppa.training.reshard.shards import TensorKey
 
 MANIFEST, VERSION = "manifest.json", 1
+MOST_BYTES = LIMIT_BYTES
+"""Longest manifest that is read."""
 
 _FILE, _MOST = re.compile(r"rank-[0-9]{4,}\.safetensors"), 1 << 48
 """Names of the files in a checkpoint, and a bound on the length of a tensor's dimension."""
@@ -77,10 +79,10 @@ class Manifest:
     pieces: tuple[Saved, ...]
 
     def to_json(self) -> str:
-        """Return the JSON text, including a checksum of the contents."""
+        """Return the JSON text, including a checksum of the contents; it is compact, because thousands of ranks save millions of pieces."""
         body = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         body |= {"pieces": [piece.to_dict() for piece in self.pieces]}
-        return json.dumps({"version": VERSION, "sha256": _digest(body), "checkpoint": body}, indent=1) + "\n"
+        return json.dumps({"version": VERSION, "sha256": _digest(body), "checkpoint": body}, separators=(",", ":")) + "\n"
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -90,7 +92,7 @@ class Manifest:
             CheckpointError: if there is no manifest, it was altered or has another version, or a file is missing or of another size.
         """
         try:
-            values = read_json(folder / MANIFEST, links=False)
+            values = read_json(folder / MANIFEST, limit_bytes=MOST_BYTES, links=False)
             version, expected, body = values["version"], values["sha256"], dict(values["checkpoint"])
         except FileNotFoundError:
             raise CheckpointError(

@@ -10,6 +10,7 @@ manifest and renames the folder. A folder with the final name is therefore compl
 needs.
 """
 
+import collections
 import hashlib
 import json
 import shutil
@@ -25,7 +26,7 @@ from torch import Tensor
 from oppa.atomic_write import sync
 from oppa.errors import CheckpointError
 from oppa.problem.model import Model
-from oppa.training.checkpoint.manifest import MANIFEST, Manifest, Saved, damaged
+from oppa.training.checkpoint.manifest import MANIFEST, MOST_BYTES, Manifest, Saved, damaged
 from oppa.training.model.tensor_slices import Box, common, elements, index, rows_of
 from oppa.training.reshard.exchange import State, find
 from oppa.training.reshard.shards import Layout, TensorKey
@@ -85,6 +86,9 @@ def seal(folder: Path, model: Model, *, steps: int, notes: Mapping[str, Any], ra
         steps: Optimizer steps taken.
         notes: Values of the trainer that JSON can hold.
         ranks: Number of ranks.
+
+    Raises:
+        CheckpointError: if the manifest would be too long to be read.
     """
     files = [draft_of(folder) / _file(rank) for rank in range(ranks)]
     shares = {file.name: json.loads(_beside(file).read_text()) for file in files}
@@ -95,7 +99,11 @@ def seal(folder: Path, model: Model, *, steps: int, notes: Mapping[str, Any], ra
         files={file: share["bytes"] for file, share in shares.items()},
         pieces=tuple(Saved.from_dict(piece) for share in shares.values() for piece in share["pieces"]),
     )
-    _write(draft_of(folder) / MANIFEST, manifest.to_json())
+    text = manifest.to_json()
+    if len(text) > MOST_BYTES:
+        message = f"`{folder}` has {len(manifest.pieces)} pieces, but no manifest of more than {MOST_BYTES} bytes can be read"
+        raise CheckpointError(message, hint="shard the state over fewer ranks: use a smaller `dp_shard` or a lower `zero_stage`")
+    _write(draft_of(folder) / MANIFEST, text)
     for file in files:
         _beside(file).unlink()
     sync(draft_of(folder))
@@ -121,10 +129,12 @@ def load(folder: Path, manifest: Manifest, wanted: State) -> None:
     Raises:
         CheckpointError: if a piece was altered, or an element is missing.
     """
-    filled = dict.fromkeys(wanted, 0)
-    for file in manifest.files:
-        needed = [piece for piece in manifest.pieces if piece.file == file and _touches(piece, wanted)]
-        for piece, tensor in _verified(folder / file, needed):
+    filled, needed = dict.fromkeys(wanted, 0), collections.defaultdict[str, list[Saved]](list)
+    for piece in manifest.pieces:
+        if _touches(piece, wanted):
+            needed[piece.file].append(piece)
+    for file, pieces in needed.items():
+        for piece, tensor in _verified(folder / file, pieces):
             for box, place in wanted[piece.key]:
                 if place.dtype != tensor.dtype:
                     raise damaged(folder / file, f"`{piece.name}` has the type {piece.dtype}, not {place.dtype}")
@@ -154,8 +164,6 @@ def _touches(piece: Saved, wanted: State) -> bool:
 
 def _verified(file: Path, pieces: list[Saved]) -> Iterator[tuple[Saved, Tensor]]:
     """Yield the pieces of a file one at a time; raise CheckpointError if one was altered."""
-    if not pieces:
-        return
     try:
         with safe_open(file, "pt") as opened:
             for piece in pieces:
