@@ -40,14 +40,21 @@ def save(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh, notes: Map
         raise
 
 
-def resume(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh) -> Manifest:
+def resume(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh, manifest: Manifest | None = None) -> Manifest:
     """Fill a new replica of any layout from a checkpoint, and return the manifest with the number of steps and the trainer's notes.
+
+    Args:
+        folder: The checkpoint.
+        replica: Replica to fill.
+        spec: Model and configuration.
+        mesh: Process groups of this rank.
+        manifest: Manifest of the checkpoint, if all ranks have read it already.
 
     Raises:
         CheckpointError: if the checkpoint is incomplete, altered or of another model; the replica is then unusable.
     """
     with together(mesh, folder, "read"):
-        manifest = Manifest.read(folder)
+        manifest = manifest or Manifest.read(folder)
         manifest.require_model(spec.model)
         prepare(replica, manifest.steps, spec.training.moments)
         shards = trained(layout_of(spec.model, spec.configuration, spec.training.moments), manifest.steps)[mesh.rank]

@@ -6,10 +6,9 @@ A tensor without dimensions has one box, `()`, with one element.
 """
 
 import dataclasses
-import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 Box = tuple[range, ...]
 
@@ -59,12 +58,20 @@ def rows_of(box: Box, most: int) -> list[Box]:
     return [(first[start : start + height], *others) for start in range(0, len(first), height)]
 
 
-@functools.cache
-def cells(boxes: frozenset[Box]) -> tuple[Box, ...]:
-    """Cut all boxes along every edge of any of them, and return the resulting cells in order.
+def cells(boxes: Collection[Box]) -> dict[Box, list[Box]]:
+    """Cut all boxes along every edge of any of them, and return the resulting cells in order, each with the boxes that contain it.
 
-    The cells are disjoint; each is inside every box that it intersects.
+    The cells are disjoint; each is inside every box that it intersects. A cell is compared with the boxes of its rows alone.
     """
+    if () in boxes:
+        return {(): [()]}
     edges = [sorted({edge for indices in axis for edge in (indices.start, indices.stop)}) for axis in zip(*boxes, strict=True)]
-    lattice = itertools.product(*([range(*pair) for pair in itertools.pairwise(axis)] for axis in edges))
-    return tuple(cell for cell in lattice if any(inside(cell, box) for box in boxes))
+    rows, *others = ([range(*pair) for pair in itertools.pairwise(axis)] for axis in edges)
+    with_rows: dict[range, list[Box]] = {row: [] for row in rows}
+    numbers = {edge: number for number, edge in enumerate(edges[0])}
+    for box in boxes:
+        for row in rows[numbers[box[0].start] : numbers[box[0].stop]]:
+            with_rows[row].append(box)
+    lattice = ((row, *rest) for row in rows for rest in itertools.product(*others))
+    around = {cell: [box for box in with_rows[cell[0]] if inside(cell, box)] for cell in lattice}
+    return {cell: found for cell, found in around.items() if found}

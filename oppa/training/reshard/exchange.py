@@ -4,6 +4,7 @@ A rank drops staged tensors as soon as all ranks that need them have them. In th
 releases. A change of layout therefore takes no more memory than the larger layout (`tests/training/test_reshard_memory.py`).
 """
 
+import collections
 from collections.abc import Callable, Sequence
 
 import torch
@@ -44,10 +45,14 @@ def exchange(staged: State, wanted: RequestedShards, source: Layout, target: Lay
     plan = transfers(source, target)
     fullest_bytes = max(sum(shard.nbytes for shard in shards) for shards in (*source, *target))
     for keys, moving in rounds(plan, evenly(source, target), min(ROUND_BYTES, int(fullest_bytes * ROUND_SHARE))):
-        outgoing = {peer: [one for one in moving if one.sender == rank and one.receiver == peer] for peer in range(len(target))}
-        incoming = {peer: [one for one in moving if one.receiver == rank and one.sender == peer] for peer in range(len(source))}
-        messages = {peer: packed(staged, some) for peer, some in outgoing.items() if some}
-        buffers = {peer: torch.empty(sum(one.nbytes for one in some), dtype=torch.uint8) for peer, some in incoming.items() if some}
+        outgoing, incoming = (collections.defaultdict[int, list[Transfer]](list) for _ in range(2))
+        for one in moving:  # never from a rank to itself
+            if one.sender == rank:
+                outgoing[one.receiver].append(one)
+            elif one.receiver == rank:
+                incoming[one.sender].append(one)
+        messages = {peer: packed(staged, some) for peer, some in outgoing.items()}
+        buffers = {peer: torch.empty(sum(one.nbytes for one in some), dtype=torch.uint8) for peer, some in incoming.items()}
         _swap(messages, buffers, group)
         del messages
         for peer, buffer in buffers.items():

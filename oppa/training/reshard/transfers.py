@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Iterable, Iterator
 
-from oppa.training.model.tensor_slices import Box, cells, elements, inside
+from oppa.training.model.tensor_slices import Box, cells, elements
 from oppa.training.reshard.shards import Layout, Shard, TensorKey
 
 Boxes = tuple[tuple[Box, ...], ...]
@@ -59,10 +59,11 @@ def transfers(source: Layout, target: Layout) -> list[Transfer]:
 def flows(held: Boxes, wanted: Boxes) -> tuple[Flow, ...]:
     """Return the holders and receivers of each box of one tensor; the result is cached, because many tensors have the same boxes."""
     found = []
-    for cell in cells(frozenset(box for boxes in (*held, *wanted) for box in boxes)):
-        holders, needers = _ranks_with(cell, held), _ranks_with(cell, wanted)
+    ranks_holding, ranks_needing = _ranks_by_box(held), _ranks_by_box(wanted)
+    for cell, boxes in cells(ranks_holding.keys() | ranks_needing.keys()).items():
+        holders, needers = (set[int]().union(*(ranks[box] for box in boxes if box in ranks)) for ranks in (ranks_holding, ranks_needing))
         assert holders, "a layout holds all of the model"
-        found.append(Flow(cell, holders, tuple(rank for rank in needers if rank not in holders)))
+        found.append(Flow(cell, tuple(sorted(holders)), tuple(sorted(needers - holders))))
     return tuple(found)
 
 
@@ -93,8 +94,12 @@ def evenly(source: Layout, target: Layout) -> list[TensorKey]:
     return sorted(places, key=places.__getitem__)
 
 
-def _ranks_with(cell: Box, layout: Boxes) -> tuple[int, ...]:
-    return tuple(rank for rank, boxes in enumerate(layout) if any(inside(cell, box) for box in boxes))
+def _ranks_by_box(layout: Boxes) -> dict[Box, list[int]]:
+    found = collections.defaultdict[Box, list[int]](list)
+    for rank, boxes in enumerate(layout):
+        for box in boxes:
+            found[box].append(rank)
+    return dict(found)
 
 
 def _all(layout: Layout) -> Iterator[Shard]:

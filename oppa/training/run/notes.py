@@ -73,8 +73,8 @@ class RunNotes:
             raise ValueError("a count is negative")
 
 
-def read_together(folder: Path, model: Model, data: Mapping[str, Any], mesh: Mesh) -> RunNotes:
-    """Return the notes of a checkpoint on all ranks, which must find the same.
+def read_together(folder: Path, model: Model, data: Mapping[str, Any], mesh: Mesh) -> tuple[RunNotes, Manifest]:
+    """Return the notes of a checkpoint, and its manifest, on all ranks, which must find the same.
 
     Args:
         folder: The checkpoint.
@@ -100,4 +100,4 @@ def read_together(folder: Path, model: Model, data: Mapping[str, Any], mesh: Mes
         if found != first:
             message = f"rank {rank} finds step {found[0]} and {found[1]} samples in `{folder}`, but rank 0 finds {first[0]} and {first[1]}"
             raise CheckpointError(message, hint="keep the run in a folder that all ranks share")
-    return notes
+    return notes, manifest

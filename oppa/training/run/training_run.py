@@ -30,6 +30,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.training import RunOptions
 from oppa.protocol.worker import WorkerState
 from oppa.training.checkpoint import saving
+from oppa.training.checkpoint.manifest import Manifest
 from oppa.training.data.batches import Batch
 from oppa.training.data.sources import source_of
 from oppa.training.parallel.mesh import Mesh, open_mesh, regrouped
@@ -249,11 +250,11 @@ class TrainingRun:
             CheckpointError: if the checkpoint is incomplete, altered, of another model or of other data, or ranks find different ones.
                 The run cannot step then, but it can resume from another checkpoint.
         """
-        notes = self._notes_of(folder)
+        notes, manifest = self._read(folder)
         if keep_layout and notes.configuration.devices == configuration.devices:
             configuration = notes.configuration
         self.local_batches = notes.local_batches if notes.configuration == configuration else ()
-        self._restore(folder, notes, configuration)
+        self._restore(folder, manifest, notes.noise_scale, configuration)
         self.steps, self.samples, self._reference_batch = notes.step, notes.samples, notes.reference_batch
         self._earlier_s, self._since_s = notes.elapsed_s, time.monotonic()
         self._followed = notes.followed
@@ -269,8 +270,8 @@ class TrainingRun:
             CheckpointError: as `resume`.
         """
         followed = self._followed_by(self.configuration.global_batch, configuration.global_batch)
-        notes, self.local_batches = self._notes_of(folder), tuple(local_batches)
-        self._restore(folder, notes, configuration)
+        (notes, manifest), self.local_batches = self._read(folder), tuple(local_batches)
+        self._restore(folder, manifest, notes.noise_scale, configuration)
         self._followed = followed
 
     def close(self) -> None:
@@ -281,17 +282,17 @@ class TrainingRun:
         self._replica = self._worker = None
         gc.collect()  # a model in a reference cycle would outlive its process groups
 
-    def _notes_of(self, folder: Path) -> RunNotes:
+    def _read(self, folder: Path) -> tuple[RunNotes, Manifest]:
         return read_together(folder, self.spec.model, self._data(), self.mesh)
 
-    def _restore(self, folder: Path, notes: RunNotes, configuration: Configuration) -> None:
+    def _restore(self, folder: Path, manifest: Manifest, noise_scale: NoiseScale, configuration: Configuration) -> None:
         """Build a replica with the weights, moments and noise scale of a checkpoint."""
         if self._replica is not None or configuration != self.configuration:
             self.close()
             self.spec, self.mesh = dataclasses.replace(self.spec, configuration=configuration), regrouped(self.mesh, configuration)
         replica = self._replica = Replica(self.spec, self.mesh, weights=False, local_batches=self.local_batches)
-        saving.resume(folder, replica, self.spec, self.mesh)
-        self.noise_scale = notes.noise_scale
+        saving.resume(folder, replica, self.spec, self.mesh, manifest)
+        self.noise_scale = noise_scale
         self._watch(replica)
         if searches(configuration):
             self._profile(replica)
