@@ -53,7 +53,9 @@ class _End:
         self._hearing, self._speaking, self._opened = hearing, speaking, opened
         self._connections: dict[int, socket.socket] = {}
         self._numbers = 0
-        """Number of connections so far."""
+        """Number of the last connection that began here."""
+        self._known = set[int]()
+        """Numbers of the connections that began on the other side; the data of the first one may come after those of later ones."""
         self._lock = threading.Lock()
 
     def listen(self, listener: socket.socket) -> None:
@@ -108,8 +110,8 @@ class _End:
             self._end(number)
             return
         try:
-            if number > self._numbers and self._opened is not None:
-                self._numbers = number
+            if number not in self._known and self._opened is not None:
+                self._known.add(number)
                 self._begin(number, self._opened())
             if (connection := self._connections.get(number)) is not None:
                 connection.sendall(payload)

@@ -163,12 +163,12 @@ class StepCounter:
             per_step: Units of an optimizer step.
             ranks: Ranks that may print.
             now_s: The time.
-            tokens: Tokens of a unit, of which lines may state the rate.
+            tokens: Tokens of an optimizer step, of which lines may state the rate.
             better: `higher` or `lower` if lines state an objective, whose value then takes the place of a rate or of a time.
         """
         self.per_step, self.ranks = per_step, ranks
         self.times = TIMES | ({"value": 1.0} if better == "lower" else {})
-        self.rates = RATES | {"tokens_per_s": float(tokens)} | ({"value": 1.0} if better == "higher" else {})
+        self.rates = RATES | {"tokens_per_s": tokens / per_step} | ({"value": 1.0} if better == "higher" else {})
         self.sources, self.seen, self.total = {}, {}, 0  # the numbers and the units of each source; the most units
         self.at_s = now_s
         self.rest, self.rest_s = 0, 0.0

@@ -15,7 +15,7 @@ import pytest
 from oppa.cost.hardware import load_hardware, read_hardware
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.launchers.measurement.derived import DerivedHardware, derive
-from oppa.launchers.measurement.figures import HOST, NETWORK, Figure, HardwareMeasurement
+from oppa.launchers.measurement.figures import HOST, NETWORK, Figure, HardwareMeasurement, joined
 from oppa.launchers.measurement.hardware_text import hardware_text
 from oppa.launchers.measurement.ranks import LaunchedRank, launched
 from oppa.launchers.measurement.start import measure
@@ -94,6 +94,12 @@ def test_the_file_reads_as_the_figures_that_it_was_written_from(device, known) -
         {name: belief.median for name, belief in ours.coefficients.items()}, rel=1e-3
     )
     assert "measured: oppa doctor --measure, 2026-01-02" in text and f"not measured: as {known}" in text
+
+
+def test_devices_whose_fastest_products_differ_in_size_have_one_rate() -> None:
+    rate, sizes = 7e14, (4.0, 1.0, 2.0)
+    each = [figure("matmul", "bf16", work=size * 1e12, seconds=size * 1e12 / rate) for size in sizes]
+    assert joined(each).median == pytest.approx(rate) and len(joined(each).seconds) == 9
 
 
 def test_a_measurement_survives_json() -> None:

@@ -80,6 +80,12 @@ def test_what_is_said_at_one_end_is_heard_at_the_other(service, dig) -> None:
         assert said_back(first, b"again") == b"again"
 
 
+def test_a_connection_may_speak_after_a_later_one(service, dig) -> None:
+    with dig(service) as port, connected(port) as first, connected(port) as second:
+        assert said_back(second, b"two") == b"two"
+        assert said_back(first, b"one") == b"one"
+
+
 def test_a_connection_ends_at_both_ends(service, dig) -> None:
     with dig(service) as port:
         with connected(port) as first:

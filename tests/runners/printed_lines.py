@@ -26,6 +26,7 @@ LINES = {
     "mmengine": "- mmengine - INFO - Epoch(train)  [1][{:4}/7330]  lr: 1.98e-03  eta: 13:12:03  time: 0.54  data_time: 0.01  loss: 2.34",
     "litgpt": "Epoch 1 | iter 32 step {} | loss train: 2.5, val: n/a | iter time: 82.89 ms (step) remaining time: 0:57:01",
     "detectron2": "[11/29 10:00:00 d2.utils.events]:  eta: 1:00:00  iter: {}  total_loss: 2.345  loss_cls: 1.2  time: 0.41  lr: 0.001",
+    "modded-nanogpt": "step:{}/1750 train_loss:2.5 train_time:5000ms step_avg:490.00ms",
     "olmo": "[step={}/739328,epoch=0]",
     "ms-per-step": "[0][{}/400] 500.0 ms/step",
     "step-ms": "Step {} | loss 2.5 | 500.0 ms | lr 1e-4",

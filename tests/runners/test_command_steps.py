@@ -64,6 +64,13 @@ def test_accumulation_changes_no_throughput(one, other, step_s, count):
     assert [step.seconds for step in (*left, *right)] == pytest.approx([step_s] * 2 * count)
 
 
+@given(st.integers(1, 8), st.floats(0.01, 10))
+def test_a_rate_of_tokens_gives_the_same_step_with_any_number_of_batches(batches, step_s):
+    counter = steps.StepCounter(per_step=batches, ranks=1, now_s=0.0, tokens=8000)
+    line = facts(f"step 1, {8000 / step_s:.9f} tok/s", r"(?P<tokens_per_s>[0-9.]+) tok/s")
+    assert [step.seconds for _ in range(2 * batches) for step in counter.read(line, 0.0)] == pytest.approx([step_s] * 2)
+
+
 @given(st.integers(1, 6), st.integers(1, 7), st.integers(1, 4))
 def test_a_bar_that_skips_batches_loses_no_time(per_step, every, count):
     """Only every few batches are printed: what is measured adds up to the time that passed."""

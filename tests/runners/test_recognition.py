@@ -20,6 +20,7 @@ OTHERS = {
     "timm": "Test: [  {n}/195]  Time: 0.412 (0.430)  Loss: 0.9 (0.9)  Acc@1: 70 (71)",
     "swin": "INFO Test: [{n}/98]\tTime 0.412 (0.430)\tLoss 0.9 (0.9)\tAcc@1 70 (71)\tMem 9MB",
     "olmo": "[eval_step={n}/100]",
+    "modded-nanogpt": "step:{n}/1750 val_loss:4.5 train_time:5000ms step_avg:490.00ms",
     "json-lines": '{{"mode": "val", "step": {n}, "loss": 2.5}}',
     "step-loss": "step {n}: train loss 2.5, val loss 2.6",
 }
@@ -178,6 +179,9 @@ def test_a_rate_is_read_on_either_side_of_its_label(text, found):
         "loss 3.26, tok/s 12K",
         "loss 3.26, tok/s: 1.2K",
         "loss 50.1, Tokens/s/device: 12345.6",
+        "12,345 tokens/sec/gpu",  # one rank's
+        "| 12,345 tok/s per GPU |",
+        "tokens/s/rank = 12,345",
     ],
 )
 def test_an_ambiguous_rate_is_not_read(text):
@@ -190,6 +194,9 @@ def test_an_ambiguous_rate_is_not_read(text):
         ("iteration 1 | elapsed 31.2 s | 0.085 s/it", ("s-per-step", "0.085")),
         ("iteration 1 | 31.2 s | 0.085 s/it", ("s-per-step", "0.085")),
         ("iteration 1 | elapsed 31.2 s", ("", "")),
+        ("iteration 1 | wall_time: 31.2 s", ("", "")),
+        ("iteration 1, time since start 31.2 s, took 0.085 s", ("step-s", "0.085")),
+        ("iteration 1 runtime 31.2s", ("", "")),
         ("iter 1: data 0.010s batch 0.350s", ("step-s", "0.350")),
         ("iter 1: data_time: 1e-2s, dataloader 0.02 s, time: 0.350s", ("step-s", "0.350")),
         ("step 1, time_elapsed 1,234.5 s, ETA 1h 3 min 20 s, took 0.35 sec", ("step-s", "0.35")),

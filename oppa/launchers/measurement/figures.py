@@ -127,6 +127,10 @@ class HardwareMeasurement:
 
 
 def joined(several: Iterable[Figure]) -> Figure:
-    """Return one figure with the repeats of several devices' measurements of it."""
+    """Return one figure with the repeats of several devices' measurements of it, as if all had done the work of the first.
+
+    Devices differ in the shape that is fastest, and so in its work.
+    """
     first, *others = several
-    return dataclasses.replace(first, seconds=(*first.seconds, *(each for other in others for each in other.seconds)))
+    scaled = (seconds * (first.work / other.work if first.work else 1.0) for other in others for seconds in other.seconds)
+    return dataclasses.replace(first, seconds=(*first.seconds, *scaled))

@@ -18,7 +18,8 @@ from oppa.launchers.measurement.ranks import LaunchedRank
 from oppa.problem.detect import physical_memory
 from oppa.problem.devices import CPU
 
-PATIENCE = datetime.timedelta(seconds=120)
+MEETING_S, KERNELS = 120.0, 60
+"""Seconds in which ranks connect, and an upper bound of the kernels that one of them times while others wait."""
 """Time that a rank waits for the others."""
 Tell = Callable[[str], None]
 
@@ -37,7 +38,8 @@ def measure_rank(own: LaunchedRank, *, figure_s: float, on_cuda: bool, meeting: 
     device, plan = _device(own, on_cuda=on_cuda), MeasurementPlan.of(on_cuda=on_cuda, figure_s=figure_s)
     quiet: Tell = tell if own.rank == 0 else (lambda _: None)
     quiet(f"waiting for {own.world} ranks" if own.world > 1 else "starting")
-    with _meeting(own, meeting, device):
+    patience = datetime.timedelta(seconds=MEETING_S + KERNELS * figure_s)
+    with _meeting(own, meeting, device, patience):
         try:
             hosts = of_each(own.host)
             every = _kernels(own, hosts, device, plan, quiet)
@@ -61,13 +63,13 @@ def _device(own: LaunchedRank, *, on_cuda: bool) -> torch.device:
 
 
 @contextlib.contextmanager
-def _meeting(own: LaunchedRank, meeting: str, device: torch.device) -> Iterator[None]:
+def _meeting(own: LaunchedRank, meeting: str, device: torch.device, patience: datetime.timedelta) -> Iterator[None]:
     if own.world == 1:
         yield
         return
     backend, bound = ("nccl", device) if device.type == "cuda" else ("gloo", None)
     try:
-        dist.init_process_group(backend, init_method=meeting, rank=own.rank, world_size=own.world, timeout=PATIENCE, device_id=bound)
+        dist.init_process_group(backend, init_method=meeting, rank=own.rank, world_size=own.world, timeout=patience, device_id=bound)
     except (RuntimeError, ValueError) as error:
         message = f"rank {own.rank} of {own.world} cannot connect to the others over {backend}: {str(error).strip().splitlines()[0]}"
         raise EnvironmentLackingError(

@@ -16,7 +16,9 @@ from oppa.trials import logs, processes
 from oppa.trials.guarded_process import GuardedProcess
 
 _PROGRAM = "oppa.launchers.measurement.local_ranks"
-_GRACE_S, _POLL_S, _PATIENCE_S = 2.0, 0.05, 900.0
+_GRACE_S, _POLL_S = 2.0, 0.05
+_PATIENCE_S, _FIGURES = 900.0, 60
+"""Seconds until a measurement is given up: these, and those of so many figures, of which a host with eight GPUs has about 45."""
 _CPU_RANKS = 4
 Tell = Callable[[str], None]
 
@@ -66,7 +68,7 @@ def _measure_here(ranks: int, *, figure_s: float, on_cuda: bool, tell: Tell) -> 
         command = [sys.executable, "-P", "-c", processes.program(_PROGRAM), *words]
         guard = GuardedProcess("the measurement", command, environment=os.environ, grace_s=_GRACE_S, log=log)
         try:
-            how = _ended(guard, folder / PROGRESS, tell)
+            how = _ended(guard, folder / PROGRESS, tell, patience_s=_PATIENCE_S + _FIGURES * figure_s)
         finally:
             guard.close()
         if (folder / ANSWER).exists():
@@ -76,12 +78,12 @@ def _measure_here(ranks: int, *, figure_s: float, on_cuda: bool, tell: Tell) -> 
         raise EnvironmentLackingError(f"{ranks} ranks cannot measure this host: {how}", hint=logs.last_words(log))
 
 
-def _ended(guard: GuardedProcess, progress: Path, tell: Tell) -> str:
+def _ended(guard: GuardedProcess, progress: Path, tell: Tell, *, patience_s: float) -> str:
     """Return how the ranks ended, and report their progress until then."""
-    give_up_at, shown = time.monotonic() + _PATIENCE_S, ""
+    give_up_at, shown = time.monotonic() + patience_s, ""
     while not (how := guard.ended()) and time.monotonic() < give_up_at:
         step = progress.read_text() if progress.exists() else ""
         if step and step != shown:
             tell(shown := step)
         time.sleep(_POLL_S)
-    return how or f"they took more than {_PATIENCE_S:g} s"
+    return how or f"they took more than {patience_s:g} s"
