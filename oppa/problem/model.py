@@ -27,6 +27,11 @@ MODEL_OPTION = "`--model layers=32,hidden=4096,...` or `--model config.json`"
 """Options that state a model on the command line."""
 
 
+def key_of(field: str) -> str:
+    """Return the key of `[model]` that states a field of Model."""
+    return HEAD_DIM if field == "head_width" else field
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """Holds the dimensions of a transformer; the counts below are exact for its weights."""
@@ -100,8 +105,7 @@ class Model:
     @property
     def not_built(self) -> str:
         """Return the key of the first dimension that is described only; empty if the built-in trainer can build the model."""
-        stated = next((name for name in DESCRIBED_ONLY if getattr(self, name)), "")
-        return HEAD_DIM if stated == "head_width" else stated
+        return key_of(next((name for name in DESCRIBED_ONLY if getattr(self, name)), ""))
 
     @property
     def gelu_approximation(self) -> str:

@@ -16,7 +16,7 @@ from oppa.problem.detect import suggest_job
 from oppa.problem.job import load_job, read_job
 from oppa.problem.job_file import ModelTable
 from oppa.problem.job_text import with_table, with_value
-from oppa.problem.model import Model
+from oppa.problem.model import DESCRIBED_ONLY, Model, key_of
 from oppa.problem.problem import Problem
 from oppa.trials.runner import MANIFEST, RunnerManifest
 from oppa.tuning.formats import stated
@@ -26,6 +26,8 @@ from oppa.tuning.formats.job_facts import ANY, CommandOf, JobFacts, fits
 Take = Literal["file", "job"]
 DEGREES = ("dp", "tp", "pp", "ep")
 """The parameters of the layout; all others are knobs."""
+OPTIONAL = {*DESCRIBED_ONLY} - {"dense_layers"}
+"""Dimensions that a job leaves out rather than state them as 0."""
 Edit = tuple[str, str, Value]
 """A table of a job file, a key, and the value to write."""
 
@@ -213,8 +215,9 @@ def differences(problem: Problem, facts: JobFacts, reading: Reading, *, origin: 
         yield _foreign(problem, facts, origin)
     for name, value in {**facts.model, **facts.kind}.items():
         if (ours := getattr(problem.model, name)) != value:
-            words, edits = f"the file has {name} = {{file}}, the job {{job}}", (("model", name, value),)
-            yield Difference(words=words, file=spell(value), job=spell(ours), edits=edits)
+            key = key_of(name)
+            edits: tuple[Edit, ...] = (("model", key, value),) if value or name not in OPTIONAL else ()
+            yield Difference(words=f"the file has {key} = {{file}}, the job {{job}}", file=spell(value), job=spell(ours), edits=edits)
     batch = int(reading.settings.get("global_batch", problem.global_batch))
     if batch != problem.global_batch:
         words, taken = "the file has global_batch = {file}, the job {job}", ("batch", "global_batch", batch)

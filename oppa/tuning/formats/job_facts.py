@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.configuration import Value
 from oppa.problem.file_keys import at
-from oppa.problem.model import Model
+from oppa.problem.model import Model, key_of
 from oppa.tuning.formats import accelerate, deepspeed, lightning, megatron, stated, transformers
 from oppa.tuning.formats.format import Files
 from oppa.tuning.formats.megatron_command import command_table, model_facts, states_architecture
@@ -66,7 +66,7 @@ class JobFacts:
     def model_table(self) -> dict[str, Value]:
         """Return `[model]` for a job without one: the dimensions, and the keys of its kind that differ from the default."""
         usual = {field.name: field.default for field in dataclasses.fields(Model)}
-        return {**self.model, **{name: value for name, value in self.kind.items() if value != usual[name]}}
+        return {**self.model, **{key_of(name): value for name, value in self.kind.items() if value != usual[name]}}
 
 
 def facts_of(origin: str, files: Files) -> JobFacts:

@@ -19,7 +19,7 @@ from oppa.problem.configuration import Configuration, Value
 from oppa.problem.framework_variables import megatron_variables
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem
-from oppa.tuning.formats import launch, space_words
+from oppa.tuning.formats import launch, megatron_model, space_words
 from oppa.tuning.formats.format import (
     Files,
     Reading,
@@ -175,15 +175,13 @@ def model_options(model: Model) -> list[str]:
     options += [f"--seq-length {model.seq_len}", f"--max-position-embeddings {model.learned_positions or model.seq_len}"]
     options += [f"--position-embedding-type {'learned_absolute' if model.learned_positions else 'rope'}"]
     options += [f"--normalization {'RMSNorm' if model.norm == 'rms' else 'LayerNorm'}"]
-    options += [f"--group-query-attention --num-query-groups {model.kv_heads}"] if model.kv_heads < model.heads else []
     options += ["--swiglu"] if model.gated else []
     options += [f"--norm-epsilon {model.norm_eps:g}"] if model.norm_eps != 1e-5 else []
-    options += [f"--rotary-base {model.rope_theta:g}"] if model.rope_theta != 10_000 and not model.learned_positions else []
+    options += [f"--rotary-base {model.rope_theta:.0f}"] if model.rope_theta != 10_000 and not model.learned_positions else []
     options += [] if model.biases else ["--disable-bias-linear"]
     options += ["--add-qkv-bias"] if model.qkv_bias else []
     options += [] if model.tied else ["--untie-embeddings-and-output-weights"]
-    options += [f"--num-experts {model.experts} --moe-router-topk {model.experts_per_token}"] if model.experts > 1 else []
-    return options
+    return [*options, *megatron_model.options(model)]
 
 
 def training_options(problem: Problem) -> list[str]:
@@ -317,7 +315,7 @@ def _options(text: str) -> dict[str, list[str]]:
             found[option] = values = [value] if value else []
         elif (opened := re.match(r"[A-Za-z_]\w*=\(?(--.*)", word)) is not None:
             found[opened[1]] = values = []
-        elif word := word.rstrip(")"):
+        elif word := _without_closing(word):
             values.append(word)
     return found
 
@@ -331,6 +329,11 @@ def _words(text: str) -> tuple[str, ...]:
         return tuple(word for word in lexer if word.strip(";&|"))
     except ValueError as error:
         raise InputError(f"the options cannot be read: {error}", hint="name a shell script, or a file with the options alone") from None
+
+
+def _without_closing(word: str) -> str:
+    """Return a word without the parenthesis that ends a list of words, which this word did not open."""
+    return word[:-1] if word.endswith(")") and word.count(")") > word.count("(") else word
 
 
 class _Variables:

@@ -12,9 +12,9 @@ from pathlib import PurePath
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.configuration import Value
 from oppa.problem.declaration import spell
-from oppa.problem.model import Model
+from oppa.problem.model import OF_LATENTS, Model
 from oppa.problem.space_file import divisors
-from oppa.tuning.formats import megatron
+from oppa.tuning.formats import megatron, megatron_model
 from oppa.tuning.launch_line.templates_of import literal, one_option_a_line
 
 Options = Mapping[str, Sequence[str]]
@@ -31,9 +31,9 @@ DIMENSIONS = {
     "--moe-router-topk": "experts_per_token",
 }
 STATED_BY = {
-    "hidden": ["--ffn-hidden-size"],
+    "hidden": ["--ffn-hidden-size", megatron_model.HEAD],
     "ffn": ["--ffn-hidden-size"],
-    "heads": ["--group-query-attention", "--num-query-groups"],
+    "heads": ["--group-query-attention", "--num-query-groups", megatron_model.HEAD],
     "kv_heads": ["--group-query-attention", "--num-query-groups"],
     "seq_len": ["--max-position-embeddings"],
     "vocab": ["--vocab-size"],
@@ -45,6 +45,12 @@ STATED_BY = {
     "learned_positions": ["--position-embedding-type", "--max-position-embeddings", "--use-rotary-position-embeddings"],
     "experts": ["--num-experts", "--moe-router-topk"],
     "experts_per_token": ["--num-experts", "--moe-router-topk"],
+    "layers": [megatron_model.LAYERS],
+    "head_width": [megatron_model.HEAD, *megatron_model.WIDTHS],
+    "expert_ffn": [megatron_model.EXPERT],
+    "shared_expert_ffn": [megatron_model.SHARED],
+    "dense_layers": [megatron_model.LAYERS],
+    **{name: [megatron_model.HEAD, *megatron_model.OF_LATENTS] for name in OF_LATENTS},
 }
 """The options that change if the job has another value. Options of other dimensions are placeholders, which follow the job anyway."""
 _IN_A_TRIAL = ["--global-batch-size", "{global_batch}", "--train-iters", "{steps}", "--log-interval", "1", "--eval-iters", "0"]
@@ -80,6 +86,8 @@ def model_facts(options: Options, program: str = "") -> tuple[dict[str, int], di
     unread += [" ".join((option, *words)) for option, words in options.items() if option not in DIMENSIONS and _is_open(option, words)]
     if (vocab := whole_number(_first(options, "--vocab-size"))) is not None:
         found["vocab"] = vocab + _tokens_beyond(options)
+    if states_architecture(found) and megatron_model.first_dense(options, found) is None:
+        unread.append(f"{megatron_model.LAYERS} {_first(options, megatron_model.LAYERS)}")
     return found, _kind(options, found, program), tuple(unread)
 
 
@@ -109,6 +117,7 @@ def _kind(options: Options, found: Mapping[str, int], program: str) -> dict[str,
         **_positions(options, found),
         **({} if "--num-experts" in options else {"experts": 1, "experts_per_token": 1}),
         **({"experts_per_token": 2} if experts > 1 and "--moe-router-topk" not in options else {}),
+        **megatron_model.stated(options, found),
         **({"causal": True, "patch": 0, "token_types": 0} if name == PROGRAM else {"causal": False} if name == _BERT else {}),
     }
 

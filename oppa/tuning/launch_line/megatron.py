@@ -11,12 +11,12 @@ from oppa.plain_text import clipped
 from oppa.problem.bounded_text import read_text
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Value
-from oppa.problem.model import Model
+from oppa.problem.model import Model, key_of
 from oppa.problem.problem import facts_of
 from oppa.problem.space import Parameter, SearchSpace
 from oppa.problem.space_file import read_space
 from oppa.problem.training import Training
-from oppa.tuning.formats import megatron, space_words
+from oppa.tuning.formats import megatron, megatron_model, space_words
 from oppa.tuning.formats.megatron_command import model_facts, states_architecture
 from oppa.tuning.launch_line import megatron_plain
 from oppa.tuning.launch_line.meaning import (
@@ -32,7 +32,6 @@ from oppa.tuning.launch_line.meaning import (
 from oppa.tuning.launch_line.megatron_layout import layout_settings
 from oppa.tuning.launch_line.megatron_needs import choices_of, kept_by, needs_of
 from oppa.tuning.launch_line.megatron_rules import require_compatible
-from oppa.tuning.launch_line.moe_pattern import dense_layers
 from oppa.tuning.launch_line.options import Options, require_consistent
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
@@ -264,22 +263,12 @@ def _model(options: Options, sources: LineSources) -> tuple[dict[str, Value], di
     defaults = _defaults()
     found: dict[str, Value] = {
         **dimensions,
-        **{name: value for name, value in kind.items() if name not in defaults or value != defaults[name]},
+        **{key_of(name): value for name, value in kind.items() if name not in defaults or value != defaults[name]},
     }
     found |= {name: kind[name] for name in ("ffn", "gated", "norm", "tied") if name in kind}
-    if shared := options.number("--moe-shared-expert-intermediate-size"):
-        found["shared_expert_ffn"] = shared
-    if frequency := options.value("--moe-layer-freq") if "--num-experts" in options else "":
-        dense = dense_layers(frequency, dimensions["layers"])
-        if dense is None:
-            return {}, {}, [f"the prior has no model of the layers of `--moe-layer-freq {clipped(frequency)}`"]
-        found |= {"dense_layers": dense} if dense else {}
-    if "--multi-latent-attention" in options:
-        found |= _latents(options)
-    elif (width := options.number("--kv-channels")) and width * dimensions["heads"] != dimensions["hidden"]:
-        found["head_dim"] = width
-    if (expert := options.number("--moe-ffn-hidden-size")) and dimensions.get("experts", 1) > 1:
-        found["expert_ffn"] = expert
+    if megatron_model.first_dense(options.grouped(), dimensions) is None:
+        pattern = f"{megatron_model.LAYERS} {options.value(megatron_model.LAYERS)}"
+        return {}, {}, [f"the prior has no model of the layers of `{clipped(pattern)}`"]
     if _layout(options, dimensions["layers"]) is None:
         return {}, {}, [_LAYOUT_NOTE]
     vocab = dimensions.get("vocab") or options.number("--padded-vocab-size") or _VOCABULARIES.get(options.value("--tokenizer-type"))
@@ -293,19 +282,6 @@ def _model(options: Options, sources: LineSources) -> tuple[dict[str, Value], di
 def _layout(options: Options, layers: int) -> dict[str, Value] | None:
     """Return the parameters that a layout of stages sets; None if the search space has none for it."""
     return layout_settings(options, layers=layers, ranks=options.number(_DEGREES["pp"]) or 1)
-
-
-def _latents(options: Options) -> dict[str, Value]:
-    """Return the dimensions of multi-head latent attention, with Megatron-LM's defaults."""
-    rotated = options.number("--qk-pos-emb-head-dim") or 64
-    query = options.number("--q-lora-rank")
-    return {
-        "head_dim": (options.number("--qk-head-dim") or 128) + rotated,
-        "kv_lora_rank": options.number("--kv-lora-rank") or 32,
-        "qk_rope_head_dim": rotated,
-        "v_head_dim": options.number("--v-head-dim") or 128,
-        **({"q_lora_rank": query} if query else {}),
-    }
 
 
 def _lines_of(sources: LineSources, name: str) -> int | None:
