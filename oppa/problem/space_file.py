@@ -159,6 +159,12 @@ def _table(text: str, name: str, extending: tuple[str, ...] = ()) -> SpaceTable:
 
 
 @functools.cache
+def declared_names(name: str) -> frozenset[str]:
+    """Return the names of the parameters that a search space of the catalogue declares."""
+    return frozenset(_table(read_text(catalog.find("search_spaces", name), error=SpaceError), name).parameters)
+
+
+@functools.cache
 def declared_keys(name: str) -> dict[str, Keys]:
     """Return the keys of each parameter of a search space of the catalogue, without those that have none."""
     table = _table(read_text(catalog.find("search_spaces", name), error=SpaceError), name)

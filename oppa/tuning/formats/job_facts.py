@@ -15,7 +15,7 @@ from oppa.tuning.formats.megatron_command import command_table, model_facts, sta
 
 SPACES = {
     "deepspeed": ("deepspeed", "deepspeed-llama"),
-    "megatron": ("megatron", "megatron-local"),
+    "megatron": megatron.SPACES,
     "megatron-bridge": ("megatron",),
     "colossalai": ("colossalai", "colossalai-llama"),
 }

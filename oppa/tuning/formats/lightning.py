@@ -73,8 +73,9 @@ def parse(problem: Problem, files: Files) -> Reading:
     steps = _number(values, ACCUMULATE) or 1
     settings |= {"micro_batch": micro, "global_batch": micro * steps * problem.cluster.devices} if micro else {}
     flat = _flat(values)
-    extras = space_words.read(problem, options.options_of({key: each for key, each in flat.items() if key != STRATEGY}))
-    read = _READ | {option.removeprefix("--") for option in space_words.stated(problem, extras)}
+    known = space_words.worded(problem, (SPACE,))
+    extras = space_words.read(known, options.options_of({key: each for key, each in flat.items() if key != STRATEGY}))
+    read = _READ | {option.removeprefix("--") for option in space_words.stated(known, extras)}
     others = {key: value for key, value in flat.items() if key.startswith(_MATTERS) and key not in {*read, *_OF_STRATEGY}}
     others |= {} if name else {STRATEGY: at(values, STRATEGY)}
     ignored = tuple(f"{key} = {value}" for key, value in others.items() if value not in (None, False))

@@ -19,6 +19,7 @@ from oppa.problem.configuration import Configuration, Value
 from oppa.problem.framework_variables import megatron_variables
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem
+from oppa.problem.space import Parameter
 from oppa.tuning.formats import launch, megatron_model, space_words
 from oppa.tuning.formats.format import (
     Files,
@@ -35,6 +36,7 @@ from oppa.tuning.formats.format import (
 from oppa.tuning.formats.space_words import Options
 
 NAME = "Megatron-LM"
+SPACES = ("megatron", "megatron-local")
 ARGUMENTS = "megatron_args.sh"
 FILES = (ARGUMENTS, launch.SCRIPT)
 FIELDS = [
@@ -92,7 +94,7 @@ ARGUMENTS="
 
 def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     """Return the files; raises InputError for ZeRO 2 and 3, other schedules, and models that pretrain_gpt.py does not support."""
-    check(problem, configuration, extras=space_words.written(problem, configuration))
+    check(problem, configuration, extras=[known.name for known in extras_of(problem)])
     options = [*parallel_options(problem, configuration), *model_options(problem.model), *training_options(problem)]
     text = _FILE.format(name=problem.name, id=configuration.id, lines="\n".join(options))
     start = f'exec {launch.torchrun(problem)} "${{MEGATRON:?a checkout of Megatron-LM}}/pretrain_gpt.py" $ARGUMENTS "$@"'
@@ -136,6 +138,11 @@ def check(problem: Problem, configuration: Configuration, *, extras: Collection[
         raise inexpressible(target, c, "overlap_zero_allgather", together_with="overlap_zero_comm", hint=hint)
 
 
+def extras_of(problem: Problem) -> list[Parameter]:
+    """Return the extra parameters that are options of Megatron-LM."""
+    return space_words.worded(problem, SPACES)
+
+
 def has_sequence_parallel(problem: Problem, configuration: Configuration) -> bool:
     """Return whether sequence parallelism is on, as it is with tensor parallelism unless the search space leaves it off.
 
@@ -163,7 +170,7 @@ def parallel_options(problem: Problem, configuration: Configuration) -> list[str
     options += [option for option, name in SWITCHES.items() if getattr(c, name)]
     if can_vary(problem, "dp_bucket_mb") and c.overlap_zero_comm:
         options += [f"--ddp-bucket-size {bucket_elements(c.dp_bucket_mb)}"]
-    return [*options, *(" ".join(words) for words in space_words.written(problem, c).values() if words)]
+    return [*options, *(" ".join(words) for words in space_words.written(problem, c, extras_of(problem)).values() if words)]
 
 
 def model_options(model: Model) -> list[str]:
@@ -210,11 +217,12 @@ def parse(problem: Problem, files: Files) -> Reading:
     if STAGES in options:
         settings |= layout_of(problem, " ".join(options[STAGES]), int(settings.get("pp", 1)))
     settings |= interleaving(options, settings)
-    extras = space_words.read(problem, options)
+    known_extras = extras_of(problem)
+    extras = space_words.read(known_extras, options)
     if "dp_bucket_mb" not in settings and settings["overlap_zero_comm"]:
         ranks = math.prod(int(settings.get(name, extras.get(name, 1))) for name in ("tp", "pp", "cp"))
         settings |= grown_bucket(problem.cluster.devices // ranks)
-    known = KNOWN | space_words.stated(problem, extras)
+    known = KNOWN | space_words.stated(known_extras, extras)
     ignored = [" ".join((option, *values)) for option, values in options.items() if option not in known and MATTER.fullmatch(option)]
     return Reading(settings={**settings, **extras}, ignored=tuple(ignored))
 

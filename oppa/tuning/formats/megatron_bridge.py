@@ -72,7 +72,7 @@ if __name__ == "__main__":
 
 def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     """Return the files; raises InputError for the same values as Megatron-LM's export."""
-    options = space_words.written(problem, configuration)
+    options = space_words.written(problem, configuration, megatron.extras_of(problem))
     extras = [name for name, words in options.items() if space_words.grouped(words).keys() <= PATHS.keys()]
     megatron.check(problem, configuration, extras=extras, target=NAME)
     text = _SOURCE.format(name=problem.name, id=configuration.id, assignments=source.assignments(values(problem, configuration)))
@@ -103,7 +103,7 @@ def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
         "optimizer.use_distributed_optimizer": bool(c.zero_stage),
         "comm_overlap": None,  # it would set the overlaps of `ddp` by rules of its own
     }
-    for words in space_words.written(problem, c).values():
+    for words in space_words.written(problem, c, megatron.extras_of(problem)).values():
         options = space_words.grouped(words)
         found |= {path: _value(path, options[option]) for option, path in PATHS.items() if option in options}
     if can_vary(problem, "dp_bucket_mb") and c.overlap_zero_comm:
@@ -125,7 +125,7 @@ def parse(problem: Problem, files: Files) -> Reading:
     if "ddp.bucket_size" in given:
         settings["dp_bucket_mb"] = mebibytes(stated.amount(given, "ddp.bucket_size"), size=megatron.GRADIENT_BYTES)
     options = {option: _words(given[path]) for option, path in PATHS.items() if given.get(path) is not None and given[path] is not False}
-    return Reading(settings=settings | space_words.read(problem, options))
+    return Reading(settings=settings | space_words.read(megatron.extras_of(problem), options))
 
 
 def _value(path: str, words: Sequence[str]) -> object:

@@ -17,10 +17,15 @@ from oppa.tuning.formats.space_words import Options
 
 
 def parameters(space: str, problem: Problem) -> dict[str, Parameter]:
-    """Return the parameters of a search space of the catalogue, and the extra ones with words that the job's own space adds."""
+    """Return the parameters of a framework's search space, and the extra ones with words that the job itself declares.
+
+    Those that the job has from another framework's search space are left out, also where the two have the same name.
+    """
     text = catalog.find("search_spaces", space).read_text()
     own = read_space(text, name=space, facts=problem.space.facts).parameters
-    return {known.name: known for known in (*own, *space_words.worded(problem))}
+    others = space_words.foreign(problem, (space,))
+    usual = [known for known in own if not known.is_extra or known.name not in others]
+    return {known.name: known for known in (*usual, *space_words.worded(problem, (space,)))}
 
 
 def require_options(known: Mapping[str, Parameter], problem: Problem, configuration: Configuration, *, target: str) -> None:

@@ -4,23 +4,39 @@ A format whose framework is configured by options needs no list of them: a new e
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from oppa import catalog
 from oppa.problem.command import Values, argument_of
 from oppa.problem.configuration import Configuration, Value
 from oppa.problem.problem import Problem
 from oppa.problem.space import Parameter
+from oppa.problem.space_file import declared_names
 from oppa.problem.templates import names_in, spelled
 from oppa.problem.trial_values import values_of
 
 Options = Mapping[str, Sequence[str]]
 """Values of each option, as in a launch line."""
+_NEUTRAL = ("command", "program")
+"""Search spaces of the catalogue for programs of any framework."""
 
 
-def worded(problem: Problem) -> list[Parameter]:
-    """Return the extra parameters that have words."""
-    return [known for known in problem.space.parameters if known.is_extra and known.words]
+def foreign(problem: Problem, spaces: Collection[str]) -> frozenset[str]:
+    """Return the parameters of another framework's search space, if the job has one: their words and keys are that framework's.
+
+    Args:
+        spaces: Search spaces of the framework that is written or read.
+    """
+    name = problem.space.name
+    is_taken = name in (*spaces, *_NEUTRAL) or name not in catalog.names("search_spaces")
+    return frozenset() if is_taken else declared_names(name)
+
+
+def worded(problem: Problem, spaces: Collection[str]) -> list[Parameter]:
+    """Return the extra parameters with words that a framework takes: those of its own search spaces, and those that a job declares."""
+    others = foreign(problem, spaces)
+    return [known for known in problem.space.parameters if known.is_extra and known.words and known.name not in others]
 
 
 def values_outside_trials(problem: Problem, configuration: Configuration) -> Values:
@@ -28,36 +44,27 @@ def values_outside_trials(problem: Problem, configuration: Configuration) -> Val
     return values_of(configuration, problem.stated_model, problem.cluster, problem.training, steps=0, folder=Path())
 
 
-def written(problem: Problem, configuration: Configuration, parameters: Iterable[Parameter] | None = None) -> dict[str, list[str]]:
-    """Return the words of each parameter that matters in a configuration, by its name; one at its default may have none.
-
-    Args:
-        parameters: Parameters with words; None: the extra ones of the job's space.
-    """
+def written(problem: Problem, configuration: Configuration, parameters: Iterable[Parameter]) -> dict[str, list[str]]:
+    """Return the words of each parameter that matters in a configuration, by its name; one at its default may have none."""
     values = values_outside_trials(problem, configuration)
     texts = {name: spelled(value) for name, value in values.items()}
     active = {known.name for known in problem.space.active(configuration)}
     return {
         known.name: [word.format_map(texts) for word in argument_of(known).words_for(values)]
-        for known in (worded(problem) if parameters is None else parameters)
+        for known in parameters
         if known.name in active
     }
 
 
-def read(problem: Problem, options: Options) -> dict[str, Value]:
-    """Return the extra parameters that options state; one whose options are missing, or have a value that is not legal, is left out."""
-    return read_from(worded(problem), options)
-
-
-def read_from(parameters: Iterable[Parameter], options: Options) -> dict[str, Value]:
+def read(parameters: Iterable[Parameter], options: Options) -> dict[str, Value]:
     """Return the parameters that options state; one whose options are missing, or have a value that is not legal, is left out."""
     found = {known.name: _read(known, options) for known in parameters}
     return {name: value for name, value in found.items() if value is not None}
 
 
-def stated(problem: Problem, settings: Mapping[str, Value]) -> set[str]:
-    """Return the options that state some extra parameters."""
-    return {option for known in worded(problem) if known.name in settings for option in _options(known, settings[known.name])}
+def stated(parameters: Iterable[Parameter], settings: Mapping[str, Value]) -> set[str]:
+    """Return the options that state the values of some parameters."""
+    return {option for known in parameters if known.name in settings for option in _options(known, settings[known.name])}
 
 
 def grouped(words: Sequence[str]) -> dict[str, list[str]]:

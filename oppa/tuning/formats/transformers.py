@@ -78,8 +78,9 @@ def parse(problem: Problem, files: Files) -> Reading:
     settings["recompute"] = "full" if any(recomputes) else "none"
     settings |= {"dp_bucket_mb": stated.amount(values, BUCKET)} if BUCKET in values else {}
     settings |= _batch(values, ranks=problem.cluster.devices)
-    extras = space_words.read(problem, options.options_of(values))
-    read = _READ | {name.removeprefix("--") for name in space_words.stated(problem, extras)}
+    known = space_words.worded(problem, (SPACE,))
+    extras = space_words.read(known, options.options_of(values))
+    read = _READ | {name.removeprefix("--") for name in space_words.stated(known, extras)}
     return Reading(settings=settings | extras, ignored=(*ignored, *_ignored(values, read), *_ignored_of_fsdp(values)))
 
 

@@ -130,7 +130,7 @@ def _extras(options: Options, worded: Iterable[Parameter], settings: Mapping[str
         worded: Further parameters of the search space that have words.
         settings: The present configuration without them.
     """
-    found = space_words.read_from(worded, _in_order(options.grouped()))
+    found = space_words.read(worded, _in_order(options.grouped()))
     found |= {name: settings[name] for name in ("cp", _LAYOUT) if name in settings}
     if (layers := options.number("--recompute-num-layers")) and settings["recompute"] == "full":
         found |= {"recompute_layers": layers}  # also one that the search space does not list

@@ -16,6 +16,7 @@ from oppa import catalog
 from oppa.errors import InputError
 from oppa.problem.command import LaunchCommand
 from oppa.problem.configuration import PARAMETERS
+from oppa.problem.declaration import spell
 from oppa.problem.software import Software
 from oppa.problem.training import LauncherChoice
 from oppa.tuning.formats import FORMATS, export
@@ -117,6 +118,30 @@ def test_knobs_of_other_frameworks_are_refused_by_name(problem_of) -> None:
     for name in ("deepspeed", "colossalai"):
         with pytest.raises(InputError, match="cannot express `cp = 2`"):
             export(name, problem, split)
+
+
+@pytest.mark.parametrize(
+    ("name", "space", "knob", "usual", "chosen", "word"),
+    [
+        ("megatron", "transformers", "torch_compile", False, True, "torch_compile"),
+        ("megatron", "torchtitan", "compile", False, True, "--compile"),
+        ("megatron", "lightning", "strategy", "ddp", "fsdp", "--trainer"),
+        ("megatron-bridge", "transformers", "torch_compile", False, True, "torch_compile"),
+        ("transformers", "megatron", "cp", 1, 2, "context-parallel"),
+        ("lightning", "accelerate", "cp", 1, 2, "use_fsdp"),
+        ("lightning", "megatron", "num_workers", 2, 4, "num-workers"),
+    ],
+)
+def test_options_of_another_framework_are_left_out_at_their_default_and_refused_otherwise(
+    name, space, knob, usual, chosen, word, problem_of
+) -> None:
+    problem = problem_of(space, knobs=f"{knob} = {spell([usual, chosen])}")
+    defaults = {known.name: known.default for known in problem.space.parameters} | {"dp": 8, "micro_batch": 2, "global_batch": 64}
+    plain, other = (problem.space.configuration(defaults | {knob: value}) for value in (usual, chosen))
+    text = "".join(line for file in export(name, problem, plain).values() for line in file.splitlines() if plain.id not in line)
+    assert word not in text
+    with pytest.raises(InputError, match=f"cannot express `{knob} = {spell(chosen)}`"):
+        export(name, problem, other)
 
 
 def test_torchrun_hands_every_parameter_to_the_jobs_own_runner(problem_of) -> None:

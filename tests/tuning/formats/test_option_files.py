@@ -76,6 +76,13 @@ def test_every_knob_reads_back_as_it_is_written(name, job) -> None:
     assert {configuration.zero_stage for configuration in configurations} >= {0, 2, 3}
 
 
+def test_a_parameter_that_the_job_declares_is_written_for_another_framework_as_well(job) -> None:
+    problem, _ = job("transformers")
+    values = {"dp": 8, "global_batch": 64, "micro_batch": 2, "mine": 2}
+    written = export("lightning", problem, problem.space.configuration(values))["lightning.yaml"]
+    assert "\nmine: 2\n" in written and "optim" not in written
+
+
 @pytest.mark.slow
 def test_transformers_itself_reads_file_and_options(job, tmp_path) -> None:
     problem, configurations = job("transformers")
