@@ -230,10 +230,14 @@ def differences(problem: Problem, facts: JobFacts, reading: Reading, *, origin: 
 
 
 def unnamed_knobs(problem: Problem, reading: Reading) -> dict[str, Value]:
-    """Return the knobs that the job's own launch line does not name, and whose value in its trials differs from the files'."""
+    """Return the knobs that the job's own launch line does not state, and whose value in its trials differs from the files'.
+
+    The line states what it names, and what the words, keys or variables of the search space add to it.
+    """
     if problem.command is None:
         return {}
-    space, named = problem.space, {*problem.command.parameters, *DEGREES}
+    space = problem.space
+    named = {*problem.command.parameters, *DEGREES, *(known.name for known in space.parameters if known.words or known.keys or known.env)}
     knobs = {name: value for name, value in reading.settings.items() if name in space.names and name not in named}
     return {name: value for name, value in knobs.items() if not alike(name, value, space[name].default)}
 

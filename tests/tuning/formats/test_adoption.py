@@ -290,6 +290,15 @@ def test_knobs_that_the_launch_line_does_not_name_are_found(tmp_path) -> None:
     assert not unnamed_knobs(problem, usual), "5e8 elements are DeepSpeed's default"
 
 
+def test_knobs_that_words_of_the_search_space_add_to_the_launch_line_are_kept(tmp_path) -> None:
+    values = {"per_device_train_batch_size": 2, "fsdp": "full_shard", "torch_compile": True, "gradient_checkpointing": True, "bf16": True}
+    files, argv = {"arguments.json": json.dumps(values)}, '\n[command]\nargv = ["torchrun", "train.py"]\n[space]\nname = "transformers"\n'
+    _, problem = adopted(tmp_path, "transformers", files, JOB + argv, take="file")
+    reading = FORMATS["transformers"].parse(problem, files)
+    assert reading.settings.items() >= {"zero_stage": 3, "torch_compile": True, "recompute": "full", "micro_batch": 2}.items()
+    assert not unnamed_knobs(problem, reading)
+
+
 @pytest.mark.parametrize(("origin", "files"), [("deepspeed", deepspeed()), ("megatron", {"train.sh": SCRIPT})])
 def test_a_job_of_another_runner_is_said_to_be_one_and_can_be_moved(origin, files, tmp_path) -> None:
     job = JOB + '\n[runner]\nname = "torch"  # as `oppa init` writes it\n'
