@@ -20,7 +20,7 @@ from oppa.problem.model import DESCRIBED_ONLY, Model, key_of
 from oppa.problem.problem import Problem
 from oppa.trials.runner import MANIFEST, RunnerManifest
 from oppa.tuning.formats import stated
-from oppa.tuning.formats.format import Reading
+from oppa.tuning.formats.format import Reading, is_legal
 from oppa.tuning.formats.job_facts import ANY, CommandOf, JobFacts, fits
 
 Take = Literal["file", "job"]
@@ -70,6 +70,17 @@ class Draft:
     def with_command(self, tables: str, *, note: str) -> "Draft":
         """Return the draft with a launch line appended."""
         return dataclasses.replace(self.with_tables(tables, note=note), command=tables.strip())
+
+    def with_degrees(self, degrees: Mapping[str, int]) -> "Draft":
+        """Return the draft with degrees as parameters of its search space, unless its text has a table that must be edited by hand."""
+        if not degrees:
+            return self
+        tables = "[space.parameters]\n" + "".join(f"{name} = {size}\n" for name, size in degrees.items())
+        try:
+            tomllib.loads(f"{self.text}\n{tables}")
+        except tomllib.TOMLDecodeError:
+            return self
+        return self.with_tables(tables, note="[space.parameters] is taken from the file")
 
     def with_launch_line_of_job(self, facts: JobFacts) -> "Draft":
         """Return the draft with its launch line rewritten for the job's present layers, model and precision."""
@@ -176,6 +187,7 @@ def _with_runner(draft: Draft, facts: JobFacts, *, origin: str) -> Draft:
         draft = draft.edited(("runner", "name", facts.runner), note=note)
     if facts.space and "name" not in stated.table(declared, "space"):
         draft = draft.edited(("space", "name", facts.space), note="")
+    draft = draft.with_degrees(facts.degrees) if facts.command else draft
     return dataclasses.replace(draft, notes=tuple(filter(None, draft.notes)))
 
 
@@ -199,14 +211,27 @@ def settled(draft: Draft, facts: JobFacts, reading: Reading, *, origin: str, tak
     if take == "job":
         kept = tuple(f"kept the job's value: {each}" for each in found)
         kept += ("the launch line uses the job's values",) if found and draft.command else ()
-        return dataclasses.replace(draft, notes=(*draft.notes, *kept)).with_launch_line_of_job(facts)
+        return _checked(dataclasses.replace(draft, notes=(*draft.notes, *kept)).with_launch_line_of_job(facts), facts)
     for each in found:
         if not each.edits:
             raise InputError(str(each), hint="correct the job: this value cannot be taken from the file")
         draft = draft.edited(*each.edits, note=f"took the file's value: {each}")
         if each.edits[0][0] == "runner" and facts.command and not problem.command:
-            draft = draft.with_command(_as_stated(facts, facts.command, problem.model), note="check `[command]`")
-    return draft.with_launch_line_of_job(facts)
+            draft = draft.with_command(_as_stated(facts, facts.command, problem.model), note="check `[command]`").with_degrees(
+                facts.degrees
+            )
+    return _checked(draft.with_launch_line_of_job(facts), facts)
+
+
+def _checked(draft: Draft, facts: JobFacts) -> Draft:
+    """Return the draft; raises InputError for a degree of the files that its job does not have, as fewer replicas fit then."""
+    space = draft.problem().space
+    for name, size in facts.degrees.items():
+        if not is_legal(space, name, size):
+            raise InputError(
+                f"the file has {name} = {size}, which is no parameter of the job", hint=f"add `{name} = {size}` below `[space.parameters]`"
+            )
+    return draft
 
 
 def differences(problem: Problem, facts: JobFacts, reading: Reading, *, origin: str) -> Iterator[Difference]:

@@ -11,7 +11,7 @@ from oppa.problem.file_keys import at
 from oppa.problem.model import Model, key_of
 from oppa.tuning.formats import accelerate, deepspeed, lightning, megatron, stated, transformers
 from oppa.tuning.formats.format import Files
-from oppa.tuning.formats.megatron_command import command_table, model_facts, states_architecture
+from oppa.tuning.formats.megatron_command import CONTEXT, command_table, model_facts, states_architecture
 
 SPACES = {
     "deepspeed": ("deepspeed", "deepspeed-llama"),
@@ -54,6 +54,8 @@ class JobFacts:
     """The search space for the user's launch line; empty if the framework has none."""
     command: CommandOf | None = None
     """Writes the launch line, if the runner starts one."""
+    degrees: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Degrees above 1 that a job must name as parameters of its search space."""
     unread: tuple[str, ...] = ()
     """Options that state a fact in an unreadable way."""
 
@@ -140,6 +142,7 @@ def _megatron(files: Files) -> JobFacts:
     model, kind, unread = model_facts(options, program)
     hosts = _first(options, "--nnodes") or 1
     ranks = _first(options, "--nproc_per_node", "--nproc-per-node")
+    context = _first(options, CONTEXT) or 1
     return JobFacts(
         model=model,
         kind=kind,
@@ -151,6 +154,7 @@ def _megatron(files: Files) -> JobFacts:
         space="megatron",
         launch_space="megatron",
         command=functools.partial(command_table, options, program),
+        degrees={"cp": context} if context > 1 else {},
         unread=unread,
     )
 

@@ -30,6 +30,8 @@ DIMENSIONS = {
     "--num-experts": "experts",
     "--moe-router-topk": "experts_per_token",
 }
+CONTEXT = "--context-parallel-size"
+"""Option of a degree whose words the search space adds to the launch line of a job that has it as a parameter."""
 STATED_BY = {
     "hidden": ["--ffn-hidden-size", megatron_model.HEAD],
     "ffn": ["--ffn-hidden-size"],
@@ -57,7 +59,7 @@ _IN_A_TRIAL = ["--global-batch-size", "{global_batch}", "--train-iters", "{steps
 _REPLACED = re.compile(
     r"--(nproc[_-]per[_-]node|nnodes|node[_-]rank|master[_-](addr|port)|rdzv[_-].*|standalone|max[_-]restarts|local[_-]ranks[_-]filter"
     r"|train-(iters|samples)|log-interval|eval-(iters|interval)|save|save-interval|load|exit-(interval|duration-in-mins)|tensorboard-.*|wandb-.*"
-    r"|recompute-.*|rampup-batch-size)"
+    r"|recompute-.*|rampup-batch-size|context-parallel-size)"
 )
 _NO_VALUE = re.compile(r"torchrun|python[0-9.]*|srun|exec|export|cd|.*\.py|[A-Za-z_]\w*=.*|.*\[[@*]\].*|[&|;<>].*")
 """Words of a script that are not values of the option before them."""
