@@ -24,7 +24,7 @@ from oppa.problem.writes import (
     is_placeholder,
     require_known,
 )
-from oppa.problem.writes_file import DECLARED, PLAIN, UserKind, framework_of, writes
+from oppa.problem.writes_file import DECLARED, PLAIN, UserKind, framework_of, trial_options, writes
 from oppa.regular_file import is_file
 
 _JSON_KINDS = ("deepspeed",)
@@ -54,9 +54,7 @@ def harmless_command(
     require_known(found.unknown)
     _require_no_path_in_code(program, paths)
     files, words, changes = _files(command, found, paths)
-    declared = writes().program(framework)
-    options = (name for name in theirs if (own := declared.options.get(declared.canonical(name))) and own.kind != "read")
-    originals = Originals(argv=command.argv, files=command.files, options=tuple(sorted(options)), changes=_texts(changes))
+    originals = Originals(argv=command.argv, files=command.files, options=trial_options(theirs, framework), changes=_texts(changes))
     return dataclasses.replace(command, argv=words, files=files, environment=dict(found.environment), originals=originals)
 
 

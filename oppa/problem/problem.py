@@ -21,6 +21,7 @@ from oppa.problem.space import Facts, SearchSpace
 from oppa.problem.templates import spelled
 from oppa.problem.trace import ModelTrace
 from oppa.problem.training import LauncherChoice, Limits, ProxyChoice, RunOptions, SearchOptions, TrackingChoice, Training
+from oppa.problem.writes_file import framework_of, trial_options
 
 if TYPE_CHECKING:  # numpy is slow to import, and not every command enumerates candidates
     from oppa.problem.candidates import Candidates
@@ -109,10 +110,13 @@ class Problem:
     @property
     def restored(self) -> Self:
         """Return the problem whose launch line writes what the user means it to write, as the winner's does, unlike in trials."""
-        if self.command is None or self.command.originals is None:
+        if self.command is None:
             return self
-        space = self.space.without_options(self.command.originals.options)
-        return dataclasses.replace(self, command=self.command.restored, space=space)
+        if originals := self.command.originals:
+            return dataclasses.replace(self, command=self.command.restored, space=self.space.without_options(originals.options))
+        words = (word for known in self.space.parameters for word in argument_of(known).templates)
+        options = trial_options(words, framework_of(self.space.name))
+        return dataclasses.replace(self, space=self.space.without_options(options)) if options else self
 
     def launch_line(self, configuration: Configuration) -> LaunchCommand | None:
         """Return the pinned launch line, with the search space's words and keys for parameters that matter and that it does not name."""

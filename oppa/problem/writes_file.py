@@ -3,7 +3,7 @@
 import fnmatch
 import functools
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -136,6 +136,13 @@ class WritesFile(DeclaredTable):
 def writes() -> WritesFile:
     """Return the declarations of the catalogue."""
     return read(WritesFile, catalog.root() / "runners" / "command" / "writes.toml", error=InputError)
+
+
+def trial_options(words: Iterable[str], framework: str) -> tuple[str, ...]:
+    """Return the options among the words of a search space that only trials have, as they write less or report more."""
+    declared = writes().program(framework)
+    known = {word: declared.options.get(declared.canonical(word)) for word in words if word.startswith("--")}
+    return tuple(sorted(word for word, own in known.items() if own and own.kind != "read"))
 
 
 def framework_of(space: str) -> str:

@@ -99,8 +99,8 @@ def _start(problem: Problem, script: Path) -> str:
 
 def _as_trials(problem: Problem) -> str:
     """Return how the script's job compares with the trials."""
-    is_same = problem.command is None or problem.command.originals is None
-    return " as its trials were" if is_same else " with your own paths and trackers, which its trials did not use"
+    is_same = problem.restored is problem
+    return " as its trials were" if is_same else " with your own paths, trackers and checkpoints, which its trials did not use"
 
 
 def _readme(exported: ExportedBest, problem: Problem, configuration: Configuration) -> str:

@@ -11,6 +11,7 @@ from oppa.problem.job import load_job
 from oppa.tuning.formats import FORMATS, export
 from oppa.tuning.formats.job_facts import facts_of
 from tests.tuning.formats.conftest import LIGHTNING_CLI, ask, at, read_back
+from tests.tuning.formats.launch_lines import line
 
 CLUSTER = 'batch = {global_batch = 64}\ncluster = {devices_per_host = 8, device = "H100", memory_limit = "80 GiB"}\n'
 KNOBS = {
@@ -81,6 +82,14 @@ def test_a_parameter_that_the_job_declares_is_written_for_another_framework_as_w
     values = {"dp": 8, "global_batch": 64, "micro_batch": 2, "mine": 2}
     written = export("lightning", problem, problem.space.configuration(values))["lightning.yaml"]
     assert "\nmine: 2\n" in written and "optim" not in written
+
+
+@pytest.mark.parametrize("name", ["torchrun", "transformers"])
+def test_the_winner_saves_and_logs_as_the_user_wants_it_to_unlike_trials(name, job) -> None:
+    problem, (configuration, *_) = job("transformers")
+    assert {"--save_strategy", "--logging_steps", "--per_device_train_batch_size"} <= {*line(problem, configuration)}
+    run = export(name, problem, configuration)["run.sh"]
+    assert "--per_device_train_batch_size" in run and "--save_strategy" not in run and "--logging_steps" not in run
 
 
 @pytest.mark.slow
