@@ -110,7 +110,7 @@ def _readme(exported: ExportedBest, problem: Problem, configuration: Configurati
         id=configuration.id,
         own=f"`{_start(problem, script)}` starts the job{_as_trials(problem)}.\n" if script else "Its trials were simulated.\n",
         exported=_EXPORTED + "".join(f"- `{name}/`\n" for name in exported.exported) if exported.exported else "",
-        refused="\nFrameworks that cannot run it:\n\n" + "".join(f"- {why}\n" for why in exported.refused.values())
+        refused="\nFormats of `oppa export` that cannot express it:\n\n" + "".join(f"- {why}\n" for why in exported.refused.values())
         if exported.refused
         else "",
     )

@@ -16,7 +16,7 @@ from oppa.problem.configuration import PARAMETERS, Configuration, Value
 from oppa.problem.problem import Problem
 from oppa.problem.space_file import declared_keys
 from oppa.tuning.formats import deepspeed, launch, stated
-from oppa.tuning.formats.format import Files, Reading, inexpressible, is_chosen, is_legal, only, require_expressible
+from oppa.tuning.formats.format import Files, Reading, inexpressible, is_chosen, is_legal, only, replicas_of, require_expressible
 
 NAME = "accelerate"
 CONFIG = "accelerate.yaml"
@@ -47,9 +47,10 @@ _KNOWN = {"distributed_type", "num_machines", "num_processes", "mixed_precision"
 _FSDP = {"fsdp_version", "fsdp_reshard_after_forward", "fsdp_sharding_strategy", "fsdp_activation_checkpointing"}
 _FSDP_IMMATERIAL = {"fsdp_auto_wrap_policy", "fsdp_state_dict_type", "fsdp_transformer_layer_cls_to_wrap"}
 _FSDP_IMMATERIAL |= {"fsdp_cpu_ram_efficient_loading", "fsdp_sync_module_states", "fsdp_use_orig_params"}
-_MESH = {"parallelism_config_dp_shard_size", "parallelism_config_tp_size", "parallelism_config_dp_replicate_size"}
+SHARDS, REPLICAS = "parallelism_config_dp_shard_size", "parallelism_config_dp_replicate_size"
+_MESH = {SHARDS, "parallelism_config_tp_size", REPLICAS}
 _EXTRAS = {
-    "dp_replicate": "parallelism_config_dp_replicate_size",
+    "dp_replicate": REPLICAS,
     "cp": "parallelism_config_cp_size",
     "cp_comm": "parallelism_config_cp_comm_strategy",
     "fsdp_offload": "fsdp_offload_params",
@@ -83,7 +84,9 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
 
 def _check(problem: Problem, configuration: Configuration, *, through_deepspeed: bool) -> None:
     c = configuration
-    expressed = {*_FIELDS, *_EXTRAS, *(deepspeed.keys_of(problem) if through_deepspeed else declared_keys(deepspeed.SPACE))} - {"pp"}
+    expressed = {*_FIELDS, *_EXTRAS, "dp_shard", *(deepspeed.keys_of(problem) if through_deepspeed else declared_keys(deepspeed.SPACE))} - {
+        "pp"
+    }
     require_expressible(problem, configuration, expresses=expressed, target=NAME)
     if c.recompute == "selective":
         raise inexpressible(NAME, c, "recompute", hint='use `recompute = "none"` or `"full"`')
@@ -143,7 +146,7 @@ def _native(problem: Problem, configuration: Configuration) -> dict[str, Any]:
     }
     fsdp |= {"fsdp_offload_params": c["fsdp_offload"]} if "fsdp_offload" in c.names else {}
     cp = int(c.get("cp", 1))
-    sizes = {"dp_replicate": int(c.get("dp_replicate", 1)), "dp_shard": c.dp_shard_size, "tp": c.tp, "cp": cp}
+    sizes = {"dp_replicate": replicas_of(c), "dp_shard": c.dp // replicas_of(c), "tp": c.tp, "cp": cp}
     mesh: dict[str, Any] = {f"parallelism_config_{name}_size": size for name, size in sizes.items()}
     mesh |= {"parallelism_config_cp_comm_strategy": c["cp_comm"]} if cp > 1 and "cp_comm" in c.names else {}
     return {**values, "distributed_type": "FSDP", "fsdp_config": fsdp, "parallelism_config": mesh}
@@ -215,7 +218,8 @@ def _strategy(fsdp: Mapping[str, Any]) -> str:
 def _extras(problem: Problem, fsdp: dict[str, Any], mesh: dict[str, Any]) -> dict[str, Value]:
     """Return the extra parameters of the job's space that the tables state with a legal value."""
     given = {**fsdp, **mesh}
-    return {name: given[key] for name, key in _EXTRAS.items() if is_legal(problem.space, name, given.get(key))}
+    keys = {**_EXTRAS, **({"dp_shard": SHARDS} if stated.count(mesh, REPLICAS, 1) > 1 else {})}
+    return {name: given[key] for name, key in keys.items() if is_legal(problem.space, name, given.get(key))}
 
 
 def _micro_batch(problem: Problem, files: Files, *, split: int) -> dict[str, Value]:

@@ -69,6 +69,12 @@ def can_vary(problem: Problem, name: str) -> bool:
     return name in problem.space.names and len(problem.space[name].values) > 1
 
 
+def replicas_of(configuration: Configuration) -> int:
+    """Return how many groups of data-parallel ranks hold copies of sharded state (HSDP), by their number or by the ranks of a group."""
+    group = int(configuration.get("dp_shard", 0))
+    return configuration.dp // group if group else int(configuration.get("dp_replicate", 1))
+
+
 def is_legal(space: SearchSpace, name: str, value: object) -> bool:
     """Return whether a space has the parameter, and the parameter this value; 1 is not true."""
     return name in space.names and any(type(value) is type(legal) and value == legal for legal in space[name].values)

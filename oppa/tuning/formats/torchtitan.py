@@ -19,7 +19,7 @@ from oppa.problem.configuration import Configuration, Value
 from oppa.problem.declaration import shown
 from oppa.problem.problem import Problem
 from oppa.tuning.formats import launch, source, stated
-from oppa.tuning.formats.format import Files, Reading, inexpressible, only, require_equal_stages, require_expressible
+from oppa.tuning.formats.format import Files, Reading, inexpressible, only, replicas_of, require_equal_stages, require_expressible
 from oppa.tuning.formats.source import Code
 
 NAME = "torchtitan"
@@ -37,7 +37,7 @@ EXTRAS = {
 """Extra parameters of the search space `torchtitan` that a key has as they are."""
 USUAL = {"cp": 1, "compile": False, "async_tp": False, "sequence_parallel": True, "cpu_offload": False, "optimizer_implementation": "fused"}
 """Values of these parameters that torchtitan has by itself."""
-OTHER_EXTRAS = ("cp_load_balancer", "dp_replicate", "memory_budget", "cuda_graphs")
+OTHER_EXTRAS = ("cp_load_balancer", "dp_replicate", "dp_shard", "memory_budget", "cuda_graphs")
 _EXPRESSED = ["pp", "ep", "zero_stage", "schedule", "model_chunks", "recompute", *OTHER_EXTRAS, *EXTRAS]
 
 SCHEDULES = {
@@ -106,7 +106,7 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
 def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
     """Return the values to set, by path, that do not depend on how batches are counted."""
     c, searched = configuration, configuration.schedule == SEARCH
-    replicas = int(c.get("dp_replicate", 1)) if c.zero_stage >= 2 else c.dp
+    replicas = replicas_of(c) if c.zero_stage >= 2 else c.dp
     found: dict[str, object] = {
         "parallelism.data_parallel_replicate_degree": replicas,
         "parallelism.data_parallel_shard_degree": c.dp // replicas,
@@ -199,6 +199,7 @@ def _extras_of(problem: Problem, given: Mapping[str, Any], *, shards: int) -> di
         found["cp_load_balancer"] = str(given[BALANCER])
     if shards != 1:
         found["dp_replicate"] = stated.count(given, "parallelism.data_parallel_replicate_degree", 1)
+        found |= {"dp_shard": shards} if found["dp_replicate"] != 1 and shards > 1 else {}
     if NO_GRAPHS in given:
         found["cuda_graphs"] = not stated.switch(given, NO_GRAPHS, usual=False)
     if budget := _BUDGET.fullmatch(str(given.get("activation_checkpoint"))):

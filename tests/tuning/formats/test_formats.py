@@ -120,6 +120,19 @@ def test_knobs_of_other_frameworks_are_refused_by_name(problem_of) -> None:
             export(name, problem, split)
 
 
+@pytest.mark.parametrize("name", ["accelerate", "torchtitan"])
+@pytest.mark.parametrize("cp", [1, 2])
+def test_groups_of_ranks_that_shard_are_written_as_their_number(cp, name, problem_of) -> None:
+    problem = problem_of("torch-long-context", knobs="dp_shard = [0, 2, 4], cp = [1, 2]")
+    defaults = {known.name: known.default for known in problem.space.parameters}
+    values = {"dp": 8 // cp, "cp": cp, "dp_shard": 2, "zero_stage": 3, "global_batch": 64, "micro_batch": 1}
+    configuration = problem.space.configuration(defaults | values)
+    files = export(name, problem, configuration)
+    degrees = dict(re.findall(r"(replicate|shard)_(?:size|degree)(?: =|:) (\d+)", "".join(files.values())))
+    assert degrees == {"replicate": str(4 // cp), "shard": "2"}
+    assert read_back(name, problem, files) == configuration
+
+
 @pytest.mark.parametrize(
     ("name", "space", "knob", "usual", "chosen", "word"),
     [
