@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import tomllib
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +14,10 @@ from oppa.problem.presets import PRESETS
 from oppa.problem.trial_values import values_of
 from oppa.trials.runner import require_program
 from oppa.tuning.formats import FORMATS
-from oppa.tuning.formats.adoption import completed, new_job, settled, unnamed_knobs
+from oppa.tuning.formats.adoption import unnamed_knobs
 from oppa.tuning.formats.job_facts import SPACES, facts_of
 from oppa.tuning.formats.megatron_command import BUCKETS_MB
+from tests.tuning.formats.adopted_jobs import JOB, LLAMA, OWN, adopted, launch_line
 
 SCRIPT = """
 #!/bin/bash
@@ -42,22 +42,6 @@ CONFIG = {
     "bf16": {"enabled": True},
     "zero_optimization": {"stage": 2},
 }
-JOB = """\
-# A job.
-[model]
-preset = "tiny-4m"  # small
-
-[batch]
-global_batch = 64  # sequences
-
-[cluster]
-devices_per_host = 8
-device = "H100"
-memory_limit = "80 GiB"
-
-[training]
-precision = "bf16"
-"""
 GPT = """\
 layers = 12
 hidden = 768
@@ -71,28 +55,8 @@ biases = true
 tied = true
 learned_positions = 1024"""
 """Model that SCRIPT trains."""
-LLAMA = """
-torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32
-    --seq-length 4096 --max-position-embeddings 4096 --position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear
-    --untie-embeddings-and-output-weights --tokenizer-type NullTokenizer --vocab-size 32000 --bf16 --lr 1e-4
-    --tensor-model-parallel-size 2 --micro-batch-size 2 --global-batch-size 64
-""".replace("\n   ", "")
 QWEN = JOB.replace("tiny-4m", "qwen2-1.5b").replace('"bf16"', '"fp32"')
-OWN = """
-[command]
-argv = ["torchrun", "train.py", "--micro-batch", "{micro_batch}"]
-"""
 SEARCHED = '\n[runner]\nname = "simulated"\n\n[space]\nname = "{space}"\n'
-
-
-def adopted(tmp_path: Path, origin: str, files: dict[str, str], job: str = "", take=None):
-    """The draft and its problem for files, with a job or without."""
-    path, facts = tmp_path / "job.toml", facts_of(origin, files)
-    if job:
-        path.write_text(job)
-    draft = completed(path, facts, origin=origin) if job else new_job(path, facts, origin=origin, source="file")
-    draft = settled(draft, facts, FORMATS[origin].parse(draft.problem(), files), origin=origin, take=take)
-    return draft, draft.problem()
 
 
 def deepspeed(**changes) -> dict[str, str]:
@@ -239,11 +203,6 @@ def test_the_launch_line_states_the_model_and_the_precision_of_any_job(script, p
     stated = facts_of("megatron", {"line.sh": " ".join(launch_line(problem, tmp_path))})
     assert {**stated.model, **stated.kind} == {name: getattr(problem.model, name) for name in {**stated.model, **stated.kind}}
     assert stated.precision == precision and not stated.lacking
-
-
-def launch_line(problem, folder: Path) -> list[str]:
-    configuration = problem.candidates().configuration(0)
-    return problem.command.words(values_of(configuration, problem.model, problem.cluster, problem.training, steps=3, folder=folder), {})
 
 
 def test_a_script_of_experts_becomes_a_job_and_a_dense_one_differs_from_a_job_of_experts(tmp_path) -> None:

@@ -5,8 +5,8 @@ import pytest
 from oppa.errors import InputError
 from oppa.problem.baseline import at_rest, complete
 from oppa.tuning.formats import FORMATS
+from tests.tuning.formats.adopted_jobs import JOB, LLAMA, OWN, adopted
 from tests.tuning.formats.launch_lines import line
-from tests.tuning.formats.test_adoption import JOB, LLAMA, OWN, adopted
 
 SCRIPT = {"train.sh": f"{LLAMA.strip()} --context-parallel-size 2"}
 LLAMA_JOB = JOB.replace("tiny-4m", "llama-2-7b").replace("[model]", "[model]\nvocab = 32001")

@@ -1,4 +1,4 @@
-"""Options of Megatron-LM describe the whole model, and the same model is read in them."""
+"""A model is described whole by options of Megatron-LM, and the same model is read in them."""
 
 import dataclasses
 import shlex
@@ -10,7 +10,7 @@ from oppa.problem.model import DESCRIBED_ONLY
 from oppa.problem.presets import PRESETS
 from oppa.tuning.formats import megatron
 from oppa.tuning.formats.job_facts import facts_of
-from tests.tuning.formats.test_adoption import JOB, LLAMA, adopted, launch_line
+from tests.tuning.formats.adopted_jobs import JOB, LLAMA, adopted, launch_line
 
 DENSE = dataclasses.replace(PRESETS["llama-2-7b"], rope_theta=1e6)
 EXPERTS = {"experts": 128, "experts_per_token": 8, "expert_ffn": 768, "head_width": 64, "kv_heads": 4}
