@@ -100,7 +100,7 @@ def render(study: Study, problem: Problem) -> str:
         "unit": unit(problem.cluster),
         "running": [lease for lease in running if lease.trial not in ended],
         "result": result,
-        "verdicts": words.verdicts(result, trials, equivalence(study, result, problem)) if result else [],
+        "verdicts": words.verdicts(result, trials, problem.objective, equivalence(study, result, problem)) if result else [],
         "differences": differences(result, problem) if result else [],
         "launch": _launch(study),
         "progress": charts.best_so_far(trials, unit=problem.objective.rate_unit, simulated=simulated),

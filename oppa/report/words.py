@@ -13,6 +13,7 @@ from oppa.study.records import SEARCH
 from oppa.tuning.comparison import WinnerComparison, rates
 from oppa.tuning.equivalence import Equivalence
 from oppa.tuning.verification import Interval, SpeedUp
+from oppa.tuning.verify.verdict import words_of
 from oppa.units import format_number, format_uncertain
 
 if TYPE_CHECKING:
@@ -53,15 +54,15 @@ def _intervals(result: WinnerComparison) -> dict[Configuration, Interval]:
     return found
 
 
-def verdicts(result: WinnerComparison, trials: Sequence[Trial], learned: Equivalence | None = None) -> list[str]:
+def verdicts(result: WinnerComparison, trials: Sequence[Trial], objective: Objective, learned: Equivalence | None = None) -> list[str]:
     """Return sentences on the winner: its speed-up, whether it learns as the default or the baseline does, and the ties with it."""
-    found = [_speed_up(result), _failure(result), _margin(result), _learning(learned, result) if learned else ""]
+    found = [_speed_up(result, objective), _failure(result), _margin(result, objective), _learning(learned, result) if learned else ""]
     if result.missing(2):
         found.append("Not verified yet: these are single trials. Run oppa tune with this study again to repeat the contenders.")
     feasible = each_once([trial for trial in trials if trial.purpose == SEARCH])
     if others := len(tied(feasible)) - 1 if feasible else 0:
         why = "the 95% interval of the difference contains 0"
-        found.append(f"In the search, {others} of the {len(feasible) - 1} other completed configurations tie with the fastest: {why}.")
+        found.append(f"In the search, {others} of the {len(feasible) - 1} other completed configurations tie with the best: {why}.")
     return [sentence for sentence in found if sentence]
 
 
@@ -87,12 +88,13 @@ def _learning(learned: Equivalence, result: WinnerComparison) -> str:
     return f"It learns {compared}." if learned.holds else f"Warning: it learns differently, {compared}."
 
 
-def _speed_up(result: WinnerComparison) -> str:
+def _speed_up(result: WinnerComparison, objective: Objective) -> str:
+    words = words_of(objective)
     if result.reference is None:
-        return "The speed-up over the default configuration is unknown: no default configuration that fits was measured."
+        return f"The {words['gain']} over the default configuration is unknown: no default configuration that fits was measured."
     if result.reference.configuration == result.best.configuration:
-        return f"This is {result.reference_in_words}: no configuration that was measured is faster."
-    return f"Compared with {result.reference_in_words}: {_compared(result.speed_up, result)}." if result.speed_up else ""
+        return f"This is {result.reference_in_words}: no configuration that was measured is {words['faster']}."
+    return f"Compared with {result.reference_in_words}: {_compared(result.speed_up, result, objective)}." if result.speed_up else ""
 
 
 def _failure(result: WinnerComparison) -> str:
@@ -102,16 +104,16 @@ def _failure(result: WinnerComparison) -> str:
     return f"The baseline, {ended}. The default configuration replaces it."
 
 
-def _margin(result: WinnerComparison) -> str:
+def _margin(result: WinnerComparison, objective: Objective) -> str:
     second, reference = result.runner_up, result.reference
     if second is None or result.margin is None or (reference and second.configuration == reference.configuration):
         return ""
-    return f"Compared with the runner-up, {second.configuration.id}: {_compared(result.margin, result)}."
+    return f"Compared with the runner-up, {second.configuration.id}: {_compared(result.margin, result, objective)}."
 
 
-def _compared(speed_up: SpeedUp, result: WinnerComparison) -> str:
+def _compared(speed_up: SpeedUp, result: WinnerComparison, objective: Objective) -> str:
     verdict = "tied, as the 95% interval contains 1" if speed_up.tied else "the 95% interval excludes 1"
-    ratio = f"{speed_up.ratio.value:.2f} times as fast [{speed_up.ratio.low:.2f} – {speed_up.ratio.high:.2f}]"
+    ratio = f"{speed_up.ratio.value:.2f} times {words_of(objective)['as_fast']} [{speed_up.ratio.low:.2f} – {speed_up.ratio.high:.2f}]"
     return f"{ratio} in {len(result.repeats_of(result.best))} interleaved repeats each; {verdict}"
 
 

@@ -65,15 +65,19 @@ def to_json(study: Study, result: WinnerComparison | None, why_ended: str | None
 
 
 def break_even(result: WinnerComparison, spent: Spending, problem: Problem) -> BreakEven:
-    """Return the measured break-even of a search; a winner that is the reference itself has a speed-up of 1."""
+    """Return the measured break-even of a search; a winner that is the reference itself has a speed-up of 1.
+
+    An objective that is no throughput has no speed-up, as its winner saves no known time.
+    """
     reference, same = result.reference, Interval(value=1.0, low=1.0, high=1.0)
     repeats = rates(result.repeats_of(reference)) if reference else []
     rate = statistics.geometric_mean(repeats) if repeats else reference.steps_per_s if reference else None
     is_winner = reference is not None and reference.configuration == result.best.configuration
     measured = result.speed_up.ratio if result.speed_up else None
-    gain = same if is_winner else measured
+    gain = (same if is_winner else measured) if problem.objective.is_throughput else None
+    pace = rate if problem.rates_are_steps else None
     batch = reference.configuration.global_batch if reference else None
-    return realised(spent, problem, gain, reference=result.reference_kind, reference_rate=rate, global_batch=batch)
+    return realised(spent, problem, gain, reference=result.reference_kind, reference_rate=pace, global_batch=batch)
 
 
 def trial_json(trial: Trial) -> dict[str, Any]:

@@ -74,6 +74,7 @@ def test_a_number_that_it_prints_is_the_objective(better, program) -> None:
     assert (best["workers"], best["compile"]) == ((4, 1) if better == "lower" else (1, 0))
     assert found["best"]["objective"] == pytest.approx(0.008 if better == "lower" else 0.016, rel=0.02)
     assert " ms [" in done.stderr and "steps/s" not in done.stderr
+    assert found["break_even"]["speed_up"] is None and "gain      " in done.stderr and "speed-up" not in done.stderr
     shown = program("show", "s")
     assert " ms " in shown.stdout and "steps/s" not in shown.stdout
     program("report", "s")

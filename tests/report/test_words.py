@@ -68,8 +68,17 @@ def test_steps_that_were_not_run_are_counted() -> None:
 def test_what_was_not_repeated_is_not_called_faster(problem, trials) -> None:
     result = compare_contenders(trials, problem.candidates(), 3)
     assert result.best.configuration == BEST and speed(result.best, result, Objective()) == "80.0 ± 0.8"
-    said = " ".join(verdicts(result, trials))
+    said = " ".join(verdicts(result, trials, Objective()))
     assert "Not verified yet" in said and "times as fast" not in said
+
+
+def test_a_number_that_is_no_throughput_is_not_called_fast(make_study, problem) -> None:
+    with make_study("proven") as study:
+        trials = study.trials()
+    result = compare_contenders(trials, problem.candidates(), 3)
+    fast = " ".join(verdicts(result, trials, Objective()))
+    good = " ".join(verdicts(result, trials, Objective(unit="ms", better="lower", is_throughput=False)))
+    assert "2.00 times as fast [" in fast and "2.00 times as good [" in good and "fast" not in good
 
 
 def test_the_uncertainty_has_the_digits_of_the_value() -> None:

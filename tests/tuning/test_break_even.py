@@ -9,11 +9,17 @@ from hypothesis import strategies as st
 
 from oppa.problem.cluster import Cluster
 from oppa.problem.job import load_job
+from oppa.problem.objective import Objective
+from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
-from oppa.report.money import expected_lines
+from oppa.report.money import expected_lines, pays_lines, pays_sentences
 from oppa.tuning.break_even import BreakEven, run_length_s
+from oppa.tuning.comparison import WinnerComparison
 from oppa.tuning.expectation import expect
+from oppa.tuning.result import break_even
+from oppa.tuning.spending import spending_on
 from oppa.tuning.verification import Interval
+from tests.tuning.conftest import trial_of
 
 CLUSTER = Cluster(hosts=2, devices_per_host=4, device="H100", memory_limit_bytes=1)
 
@@ -52,6 +58,21 @@ def test_a_winner_that_is_not_faster_never_pays() -> None:
 def test_without_a_speed_up_or_a_run_the_rest_is_unknown() -> None:
     assert known(between(1, 1, 1), None, run_s=10).pays is None
     assert known(between(1, 1, 1), between(2, 2, 2)).net_s is None
+
+
+def test_an_objective_that_is_no_throughput_has_no_break_even(bert, monkeypatch) -> None:
+    slow, fast = map(bert.candidates().configuration, (0, 1))
+    repeats = {each: tuple(trial_of(n, each, rate) for n in range(3)) for each, rate in ((slow, 1.0), (fast, 2.0))}
+    found = WinnerComparison(best=repeats[fast][0], reference=repeats[slow][0], runner_up=None, repeats=repeats)
+
+    longer = dataclasses.replace(bert, limits=dataclasses.replace(bert.limits, run_length_s=3600.0))
+    spent = spending_on(repeats[fast], longer)
+    throughput = break_even(found, spent, longer)
+    monkeypatch.setattr(Problem, "objective", Objective(unit="ms", better="lower", is_throughput=False))
+    other = break_even(found, spent, longer)
+    assert throughput.speed_up.value == 2 and len(pays_lines(throughput)) == len(pays_sentences(throughput)) == 2
+    assert other.speed_up is None and other.to_dict()["pays_after_s"] is None
+    assert pays_lines(other) == pays_sentences(other) == [] and other.search_s == throughput.search_s
 
 
 @pytest.fixture

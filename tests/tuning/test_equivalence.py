@@ -6,6 +6,7 @@ import math
 import pytest
 
 from oppa.problem.configuration import PARAMETERS
+from oppa.problem.objective import Objective
 from oppa.report.words import equivalent, verdicts
 from oppa.study import Study
 from oppa.study.records import VERIFICATION
@@ -118,5 +119,5 @@ def test_a_program_without_a_seed_is_no_other_learning(tmp_path, problem, first,
         found = equivalence(study, result, problem)
     assert not found.holds and found.unknown is (first != 3.5)
     assert equivalent(found, result).startswith(words)
-    (sentence,) = [each for each in verdicts(result, [], found) if "learn" in each]
+    (sentence,) = [each for each in verdicts(result, [], Objective(), found) if "learn" in each]
     assert sentence.startswith("Whether it learns as the default configuration does is unknown" if found.unknown else "Warning")

@@ -142,7 +142,7 @@ def print_result(
     from oppa.report.words import equivalent
     from oppa.tuning.spending import spent_in_words
 
-    lines = [f"\n{why_ended}" if why_ended else "", *_contenders(result, objective), *_comparisons(result)]
+    lines = [f"\n{why_ended}" if why_ended else "", *_contenders(result, objective), *_comparisons(result, objective)]
     lines += [_row("spent", escape(spent_in_words(spent)))] if spent else []
     lines += [_row(name, escape(text)) for name, text in (pays_lines(break_even) if break_even else [])]
     lines += [_row("learns", equivalent(learned, result))] if learned else []
@@ -198,17 +198,21 @@ def _hidden(best: "Trial", others: "Sequence[tuple[str, Trial, Interval | None]]
     return lines
 
 
-def _comparisons(result: "WinnerComparison") -> list[str]:
+def _comparisons(result: "WinnerComparison", objective: "Objective") -> list[str]:
     """Return the winner's margin over the runner-up, and its speed-up over the reference."""
+    from oppa.tuning.verify.verdict import words_of
+
+    words = words_of(objective)
+    gain = words["gain"]
     margin = [_compared("margin", result, result.margin)] if result.margin and _runner_up(result) else []
     before = [*_failure(result), *margin]
     if result.reference is None:
-        return [*before, _row("speed-up", "unknown: no default configuration that fits was measured")]
+        return [*before, _row(gain, "unknown: no default configuration that fits was measured")]
     if result.reference.configuration == result.best.configuration:
-        why = f"no trial is faster than {result.reference_in_words}" if result.runner_up else _alone(result)
-        return [*before, _row("speed-up", f"none: {why}")]
-    keep = [_row("advice", "keep the baseline: it is as fast as the winner, within the error of the measurement")]
-    return [*before, _compared("speed-up", result, result.speed_up), *(keep if result.keeps_baseline else [])]
+        why = f"no trial is {words['faster']} than {result.reference_in_words}" if result.runner_up else _alone(result)
+        return [*before, _row(gain, f"none: {why}")]
+    keep = [_row("advice", f"keep the baseline: it is {words['as_fast']} as the winner, within the error of the measurement")]
+    return [*before, _compared(gain, result, result.speed_up), *(keep if result.keeps_baseline else [])]
 
 
 def _alone(result: "WinnerComparison") -> str:

@@ -126,10 +126,12 @@ def print_past(verifications: "Sequence[PastVerification]") -> None:
 
 def _table(found: "VerifyResult") -> list[str]:
     """Return the configurations, then a line for each of them and for the winner's speed-up, then and now, in columns."""
+    from oppa.tuning.verify.verdict import words_of
+
     rows = [(each.role, _rate(each.then, found.objective), _rate(each.now, found.objective)) for each in found.verdicts]
     verdicts = [_verdict(each, found.objective) for each in found.verdicts]
     if found.reference:
-        rows.append(("speed-up", _factor(found.speed_up_then), _factor(found.speed_up)))
+        rows.append((words_of(found.objective)["gain"], _factor(found.speed_up_then), _factor(found.speed_up)))
         verdicts.append("")
     head = (found.objective.unit, "then", "now")
     widths = [max(len(cells[column]) for cells in (head, *rows)) for column in range(3)]

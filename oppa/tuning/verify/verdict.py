@@ -19,10 +19,15 @@ LEAST = 2
 """Repeats without which there is no interval."""
 
 Verdict = Literal["as_fast", "slower", "faster", "unclear", "no_longer_runs", "not_compared"]
-WORDS: dict[str, str] = {"as_fast": "as fast", "slower": "slower", "faster": "faster"}
+WORDS: dict[str, str] = {"as_fast": "as fast", "slower": "slower", "faster": "faster", "gain": "speed-up"}
 """Words of a throughput."""
-WORDS_OF_OBJECTIVE: dict[str, str] = {"as_fast": "as good", "slower": "worse", "faster": "better"}
+WORDS_OF_OBJECTIVE: dict[str, str] = {"as_fast": "as good", "slower": "worse", "faster": "better", "gain": "gain"}
 """Words of any other objective."""
+
+
+def words_of(objective: Objective) -> dict[str, str]:
+    """Return the words that compare values of an objective."""
+    return WORDS if objective.is_throughput else WORDS_OF_OBJECTIVE
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +53,7 @@ class ConfigurationVerdict:
         """Return the verdict as text, such as `slower by 12.3% [9.8% - 14.6%]`."""
         if self.ratio is None:
             return f"no longer runs: {self.cause}" if self.verdict == "no_longer_runs" else f"cannot be compared: {self.cause}"
-        words = WORDS if objective.is_throughput else WORDS_OF_OBJECTIVE
+        words = words_of(objective)
         if self.verdict == "unclear":
             return f"may be {words['slower']}: {changed(self.ratio)}; more rounds, or more repeats in the study, would show"
         word = words[self.verdict]
