@@ -31,17 +31,10 @@ class MeasuredTotal:
 
     value: float
     at_least: bool = False
-    counted: float = 1.0
-    """Multiple of the value that the prediction counts: the predictions of some frameworks count memory that programs do not report."""
-
-    @property
-    def whole(self) -> float:
-        """Return what the prediction is to be compared with."""
-        return self.counted * self.value
 
     def agrees(self, predicted: float, *, within: float) -> bool:
         """Return whether a prediction is as near to the value as an error of its logarithm allows."""
-        error = math.log(predicted / self.whole)
+        error = math.log(predicted / self.value)
         return error >= -within if self.at_least else abs(error) <= within
 
 
@@ -53,6 +46,10 @@ class PredictedParts:
     """Seconds or bytes by the names in TIMES or SIZES."""
     words: Mapping[str, str]
     """The names of the parts, in words."""
+    counted: float
+    """Sum of the parts over what programs report: the parts of some frameworks count memory that programs do not report."""
+    prediction: float
+    """What the designer predicts that programs report: by the parts, and by what trials taught in addition."""
     measured: MeasuredTotal | None
     correction: Correction | None
     """Change of a coefficient that explains the measurement; None if prediction and measurement agree, or no change does."""
@@ -63,6 +60,11 @@ class PredictedParts:
     def whole(self) -> float:
         """Return the sum of the parts."""
         return sum(self.parts.values())
+
+    @property
+    def reported(self) -> float:
+        """Return what programs report of the sum, by the parts alone."""
+        return self.whole / self.counted
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,38 +94,61 @@ def break_down(
     files, (time, size) = files_of_job(problem), beliefs_of_job(problem)
     rate, slack = _present(designer.log_rate), _present(designer.log_slack)
     needed, peak = sizes(work, slack)
-    taken = MeasuredTotal(value=1 / known.steps_per_s) if known.steps_per_s else None
+    limits, predicted = designer.limits, known.prediction
+    counted = limits.predicted / limits.reported
+    time_quantity = _Quantity(
+        formula=step_time,
+        beliefs=time,
+        words=TIMES,
+        residual=TIME_RESIDUAL,
+        prediction=1 / predicted.steps_per_s,
+        measured=MeasuredTotal(value=1 / known.steps_per_s) if known.steps_per_s else None,
+    )
+    memory_quantity = _Quantity(
+        formula=memory,
+        beliefs=size,
+        words=SIZES,
+        residual=MEMORY_RESIDUAL,
+        prediction=predicted.memory_bytes or sum(map(float, needed.values())) / counted,
+        measured=_needed(known, limits),
+        counted=counted,
+    )
     return CostBreakdown(
         framework=framework_of(problem),
         framework_file=framework_file(problem),
         precision=problem.training.precision,
-        time=_compared(_Quantity(step_time, time, TIMES, TIME_RESIDUAL), times(work, rate), taken, work, rate, files),
-        memory=_compared(_Quantity(memory, size, SIZES, MEMORY_RESIDUAL), needed, _needed(known, designer.limits), work, slack, files),
+        time=_compared(time_quantity, times(work, rate), work, rate, files),
+        memory=_compared(memory_quantity, needed, work, slack, files),
         peak=PEAKS[int(peak)],
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Quantity:
     formula: Formula
     beliefs: Beliefs
     words: Mapping[str, str]
     residual: float
+    prediction: float
+    measured: MeasuredTotal | None
+    counted: float = 1.0
 
 
 def _compared(
-    quantity: _Quantity,
-    parts: Mapping[str, Tensor],
-    measured: MeasuredTotal | None,
-    work: Workload,
-    present: Coefficients,
-    files: Mapping[str, str],
+    quantity: _Quantity, parts: Mapping[str, Tensor], work: Workload, present: Coefficients, files: Mapping[str, str]
 ) -> PredictedParts:
-    values = {name: float(part) for name, part in parts.items()}
-    agree = measured is None or measured.agrees(sum(values.values()), within=quantity.residual)
-    wrong = None if measured is None or agree else measured.whole
-    change = None if wrong is None else correction(quantity.formula, work, quantity.beliefs, present, wrong, files=files)
-    return PredictedParts(parts=values, words=quantity.words, measured=measured, correction=change, agree=agree)
+    values, measured, counted = {name: float(part) for name, part in parts.items()}, quantity.measured, quantity.counted
+    agree = measured is None or measured.agrees(sum(values.values()) / counted, within=quantity.residual)
+    wrong = None if measured is None or agree else measured.value * counted
+    return PredictedParts(
+        parts=values,
+        words=quantity.words,
+        counted=counted,
+        prediction=quantity.prediction,
+        measured=measured,
+        correction=None if wrong is None else correction(quantity.formula, work, quantity.beliefs, present, wrong, files=files),
+        agree=agree,
+    )
 
 
 def _present(process: GaussianProcess) -> Coefficients:
@@ -135,7 +160,7 @@ def _needed(known: Explanation, limits: MemoryLimits) -> MeasuredTotal | None:
     """Return the measured memory; the limit, as the least, if the trial ran out of it."""
     tried = known.tried
     if tried is not None and tried.outcome == "out_of_memory":
-        return MeasuredTotal(value=limits.reported, at_least=True, counted=limits.predicted / limits.reported)
+        return MeasuredTotal(value=limits.reported, at_least=True)
     if tried is None or tried.steps_per_s is None or not tried.memory_bytes:
         return None
-    return MeasuredTotal(value=tried.memory_bytes, counted=limits.predicted / limits.reported)
+    return MeasuredTotal(value=tried.memory_bytes)

@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
+from oppa.cli.views.breakdown_view import print_breakdown
 from oppa.cost.beliefs import beliefs_of_job
-from oppa.tuning.cost_breakdown import break_down
+from oppa.tuning.cost_breakdown import MeasuredTotal, break_down
 from oppa.tuning.designers.oppa import Oppa
 from oppa.tuning.explanation import explain
 from tests.tuning.conftest import trial_of
@@ -70,3 +71,40 @@ def test_nothing_was_measured_by_a_trial_that_failed(broken_down, candidates) ->
 def test_breakdowns_do_not_change(broken_down) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         broken_down(0).peak = ""
+
+
+@pytest.fixture
+def counting(broken_down):
+    """Return a function that replaces values of the memory of a breakdown."""
+    found = broken_down(0)
+    return lambda **values: dataclasses.replace(found, memory=dataclasses.replace(found.memory, **values))
+
+
+def test_the_printed_parts_lead_to_the_one_prediction(counting, capsys) -> None:
+    parts = {"weights": 6 * 2.0**30, "optimizer": 2 * 2.0**30}
+    print_breakdown(counting(parts=parts, counted=2.0, prediction=3.0 * 2**30, measured=None, agree=True))
+    said = [" ".join(line.split()) for line in capsys.readouterr().out.partition("step time")[0].splitlines()]
+    assert said[5:10] == [
+        "all 8 GiB",
+        "of it, not reported by programs -4 GiB",
+        "reported by programs 4 GiB",
+        "learned from trials -1 GiB",
+        "predicted 3 GiB",
+    ]
+
+
+def test_a_measurement_is_compared_with_what_programs_report(counting, capsys) -> None:
+    measured = MeasuredTotal(value=2.0 * 2**30)
+    print_breakdown(counting(parts={"weights": 8 * 2.0**30}, counted=2.0, prediction=2.0 * 2**30, measured=measured, agree=False))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "is 2.00 times the measurement" in said and "learned from trials" not in said
+    assert " reported by programs -4 GiB reported by programs 4 GiB 2 GiB " in said
+
+
+def test_the_parts_of_gpus_count_more_than_programs_report(make_problem) -> None:
+    gpu = make_problem(('device = "CPU", memory_limit = "100 MiB"', 'device = "unknown GPU", memory_limit = "400 MiB"'))
+    candidates, designer = gpu.candidates(), Oppa(gpu, gpu.candidates(), seed=0)
+    found = break_down(designer, gpu, candidates, 3, explain(designer, gpu, candidates, 3, [])).memory
+    assert found.whole > found.reported == pytest.approx(found.prediction) and found.prediction == designer.predict(3).memory_bytes
+    ran = trial(candidates, 3, rate=1.0, memory_bytes=round(found.reported))
+    assert break_down(designer, gpu, candidates, 3, explain(designer, gpu, candidates, 3, [ran])).memory.agree

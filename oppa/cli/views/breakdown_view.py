@@ -33,7 +33,11 @@ def _print_parts(title: str, found: "PredictedParts", form: Callable[[float], st
     table = style.table((title, ">predicted", ">share", *measured))
     for words, size in _listed(found):
         table.add_row(words, form(size), _share(size / found.whole))
-    table.add_row("all", form(found.whole), "", *(() if found.measured is None else (_measured(found.measured, form),)), style="bold")
+    totals = _totals(found, form)
+    for words, text in totals[:-1]:
+        table.add_row(words, text)
+    last, text = totals[-1]
+    table.add_row(last, text, "", *(() if found.measured is None else (_measured(found.measured, form),)), style="bold")
     style.out().print(table)
     if not found.agree:
         style.out().print(escape(_disagreement(found)), soft_wrap=True)
@@ -52,6 +56,21 @@ def _listed(found: "PredictedParts") -> list[tuple[str, float]]:
     return [*shown, *([("other", rest)] if rest > 1e-6 * found.whole else [])]
 
 
+def _totals(found: "PredictedParts", form: Callable[[float], str]) -> list[tuple[str, str]]:
+    """Return the sum of the parts, and what leads from it to the prediction of what programs report, each in words."""
+
+    def change(before: float, after: float) -> str:
+        return f"{'+' if after > before else '-'}{form(abs(after - before))}"
+
+    whole, reported, prediction = found.whole, found.reported, found.prediction
+    totals = [("all", form(whole))]
+    if found.counted != 1:
+        totals += [("of it, not reported by programs", change(whole, reported)), ("reported by programs", form(reported))]
+    if (found.measured is None or found.measured.at_least) and form(prediction) != form(reported):
+        totals += [("learned from trials", change(reported, prediction)), ("predicted", form(prediction))]
+    return totals
+
+
 def _measured(found: "MeasuredTotal", form: Callable[[float], str]) -> str:
     return f"{'more than ' if found.at_least else ''}{form(found.value)}"
 
@@ -59,7 +78,7 @@ def _measured(found: "MeasuredTotal", form: Callable[[float], str]) -> str:
 def _disagreement(found: "PredictedParts") -> str:
     """Return by how much the prediction is wrong, and which coefficient explains that."""
     assert found.measured is not None  # without it, there is nothing to disagree with
-    error = f"The prediction is {found.whole / found.measured.value:.2f} times the measurement"
+    error = f"The prediction of the cost model is {found.reported / found.measured.value:.2f} times the measurement"
     change = found.correction
     if change is None:
         return f"{error}. No coefficient alone explains that."
