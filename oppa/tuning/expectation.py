@@ -6,8 +6,7 @@ that do not fit fail at their start, and the rest are ranked anew. The spread ov
 
 import dataclasses
 import functools
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Self
 
 import numpy as np
@@ -22,9 +21,12 @@ from oppa.cost.memory_limits import memory_limits
 from oppa.cost.step_time import step_time
 from oppa.cost.workload import Formula, Workload
 from oppa.problem.candidates import Candidates
+from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
 from oppa.random_streams import stream
+from oppa.simulator.simulator import Simulator
+from oppa.simulator.trial_simulator import TrialSimulator
 from oppa.tuning.break_even import BreakEven, run_length_s
 from oppa.tuning.device_budget import CONTENDERS, total_s
 from oppa.tuning.spending import gpu_hours
@@ -40,6 +42,12 @@ CLOSE = 1.1
 STARTS_S: Mapping[str, tuple[float, float]] = {"CPU": (0.5, 10.0), "GPU": (10.0, 180.0)}
 """Range of the start-up of a trial before one was seen: imports, rendezvous, start of images and compilation. Assumed."""
 
+SPREAD = 1.25
+"""Factor by which the start-up of a trial may differ from its simulation."""
+
+StartTime = Callable[[Configuration], float]
+"""Returns the seconds until the first step of a configuration's trial."""
+
 Drawn = NDArray[np.float64]
 """Values by draw and configuration, shape (draws, n)."""
 
@@ -54,7 +62,7 @@ class Expectation:
     repeats: int
     """Trials of verification."""
     startup_s: tuple[float, float]
-    """Range of a trial's start-up that is assumed."""
+    """Range of the start-ups of trials, simulated or assumed."""
     starting_s: Interval
     """Seconds of the search in which trials and repeats start."""
     too_short: float
@@ -82,17 +90,17 @@ class _Draws:
     step_s: Drawn
     fits: NDArray[np.bool_]
     """True where a configuration fits in memory, shape (draws, n)."""
-    start_s: NDArray[np.float64]
-    """Seconds until a trial's first step, shape (draws,)."""
+    start_s: Drawn
+    """Seconds until a trial's first step."""
 
     @classmethod
-    def of(cls, sample: Workload, time: Beliefs, size: Beliefs, *, usable_bytes: float, startup_s: tuple[float, float]) -> Self:
-        """Draw step times, memory, and start-ups from their range."""
+    def of(cls, sample: Workload, time: Beliefs, size: Beliefs, *, usable_bytes: float, startup_s: NDArray[np.float64]) -> Self:
+        """Draw step times, memory, and start-ups from their ranges, shape (2, n)."""
         random = stream(0, "expected cost")
         step_s = _draw(step_time, sample, time, TIME_RESIDUAL, random)
         fits = _draw(memory, sample, size, MEMORY_RESIDUAL, random) <= usable_bytes
-        low, high = startup_s
-        return cls(step_s=step_s, fits=fits, start_s=np.exp(random.uniform(math.log(low), math.log(high), DRAWS)))
+        low, high = np.log(startup_s)
+        return cls(step_s=step_s, fits=fits, start_s=np.exp(low + (high - low) * random.random((DRAWS, 1))))
 
     @property
     def reference_step_s(self) -> NDArray[np.float64]:
@@ -100,23 +108,54 @@ class _Draws:
         return self.step_s[:, 0]
 
     @property
+    def best(self) -> NDArray[np.intp]:
+        """Return the column of the winner, shape (draws,): the reference if nothing is faster."""
+        tried_s = np.where(self.fits, self.step_s, np.inf)[:, 1:]
+        return np.asarray(np.argmin(np.column_stack([self.reference_step_s, tried_s]), axis=1))
+
+    @property
     def best_s(self) -> NDArray[np.float64]:
-        """Return the seconds of a step of the winner, shape (draws,): the reference if nothing is faster."""
-        return np.asarray(np.minimum(np.where(self.fits, self.step_s, np.inf)[:, 1:].min(axis=1), self.reference_step_s))
+        """Return the seconds of a step of the winner, shape (draws,)."""
+        return _at(self.step_s, self.best)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _SearchTime:
+    """Holds the time that a search takes in each draw, shape (draws,)."""
+
+    trials: NDArray[np.float64]
+    search_s: NDArray[np.float64]
+    """Seconds of search and verification."""
+    starting_s: NDArray[np.float64]
+    """The part of them in which trials start."""
+
+    @classmethod
+    def of(cls, draws: _Draws, limits: Limits, *, tried: int, contenders: int, stopping: str, most_s: float | None) -> Self:
+        """Return the time of a search with up to `tried` trials, which the devices allow for `most_s` seconds."""
+        trial_s, starts_s = _trial_s(draws, limits, stopping), np.minimum(limits.trial_time_s, draws.start_s)
+        count = np.full(DRAWS, float(tried))
+        if limits.wall_time_s is not None:
+            count = np.minimum(count, np.ceil(limits.wall_time_s / trial_s))
+        columns = (draws.best, np.zeros_like(draws.best), draws.best)[:contenders]  # the runner-up is taken to be like the winner
+        repeats_s = [np.minimum(limits.trial_time_s, _at(draws.start_s + limits.q_max * draws.step_s, each)) for each in columns]
+        whole_s = count * trial_s + limits.repeats * sum(repeats_s)
+        search_s = np.minimum(whole_s, most_s or np.inf)
+        starting_s = count * starts_s[:, 1:].mean(axis=1) + limits.repeats * sum(_at(starts_s, each) for each in columns)
+        return cls(trials=count, search_s=search_s, starting_s=starting_s * search_s / whole_s)
 
 
 def expect(
     problem: Problem,
     candidates: Candidates,
     *,
-    startup_s: tuple[float, float] | None = None,
+    start_s: StartTime | None = None,
     stopping: str = "precise",
     beliefs: Mapping[str, Belief] | None = None,
 ) -> Expectation | None:
     """Return what a search is expected to cost and to gain; None if the prior does not cover the job.
 
     Args:
-        startup_s: Range of a trial's start-up; None: assumed by the kind of device.
+        start_s: The start-up of simulated trials; None: a range is assumed by the kind of device.
         stopping: Name of the rule that ends trials early.
         beliefs: Coefficients learned elsewhere.
     """
@@ -131,38 +170,42 @@ def expect(
     reference = _reference(problem, candidates, fits)
     tried = min(len(candidates), limits.trials or len(candidates))
     rows = torch.from_numpy(np.array([reference, *ranked[: min(tried, MOST_TRIED)]]))
-    range_s = startup_s or STARTS_S["GPU" if problem.cluster.on_cuda else "CPU"]
+    range_s = np.array([STARTS_S["GPU" if problem.cluster.on_cuda else "CPU"]] * len(rows)).T
+    if start_s is not None:
+        simulated_s = np.array([start_s(candidates.configuration(int(row))) for row in rows])
+        range_s = np.stack([simulated_s / SPREAD, simulated_s * SPREAD])
     draws = _Draws.of(work.take(rows), time, size, usable_bytes=usable, startup_s=range_s)
-    reference_step_s, best_s, starts = draws.reference_step_s, draws.best_s, draws.start_s
-    trial_s = _trial_s(draws, limits, stopping)
-    count = np.full(DRAWS, float(tried))
-    if limits.wall_time_s is not None:
-        count = np.minimum(count, np.ceil(limits.wall_time_s / trial_s))
-    contenders_s = (best_s, reference_step_s, best_s)[: min(len(candidates), CONTENDERS)]
-    rounds = limits.repeats
-    verification_s = rounds * sum(np.minimum(limits.trial_time_s, starts + limits.q_max * each) for each in contenders_s)
-    whole_s = count * trial_s + verification_s
-    search_s = np.minimum(whole_s, total_s(problem) or np.inf)
-    starting_s = np.minimum(limits.trial_time_s, starts) * (count + rounds * len(contenders_s)) * search_s / whole_s
-    too_short = starts + (limits.settle + limits.q_min) * reference_step_s > limits.trial_time_s
+    contenders, reference_step_s = min(len(candidates), CONTENDERS), draws.reference_step_s
+    taken = _SearchTime.of(draws, limits, tried=tried, contenders=contenders, stopping=stopping, most_s=total_s(problem))
+    too_short = draws.start_s[:, 0] + (limits.settle + limits.q_min) * reference_step_s > limits.trial_time_s
     return Expectation(
         break_even=BreakEven(
             cluster=problem.cluster,
             limits=limits,
-            search_s=_interval(search_s),
-            speed_up=_interval(reference_step_s / best_s),
+            search_s=_interval(taken.search_s),
+            speed_up=_interval(reference_step_s / draws.best_s),
             reference="baseline" if problem.baseline else "default",
             run_s=run_length_s(problem, float(1 / medians_s[reference]), candidates.configuration(reference).global_batch),
         ),
-        trials=round(float(np.median(count))),
-        repeats=rounds * len(contenders_s),
-        startup_s=range_s,
-        starting_s=_interval(starting_s),
+        trials=round(float(np.median(taken.trials))),
+        repeats=limits.repeats * contenders,
+        startup_s=(float(range_s.min()), float(range_s.max())),
+        starting_s=_interval(taken.starting_s),
         too_short=float(too_short.mean()),
         fitting=int(fits.sum()),
         least_bytes=int(medians_bytes.min()),
         usable_bytes=usable,
     )
+
+
+def simulated_start(problem: Problem, simulator: TrialSimulator | None = None) -> StartTime:
+    """Return the start-up of a problem's simulated trials.
+
+    Args:
+        simulator: The simulator of replayed trials; None: the problem's own.
+    """
+    found = simulator or Simulator.of(problem)
+    return lambda configuration: found.simulate_trial(configuration, steps=2, seed=0).setup_s
 
 
 def _reference(problem: Problem, candidates: Candidates, fits: NDArray[np.bool_]) -> int:
@@ -191,12 +234,17 @@ def _trial_s(draws: _Draws, limits: Limits, stopping: str) -> NDArray[np.float64
 
     One that does not fit takes its start alone. One that is clearly slower than the best ends after its first steps.
     """
-    seconds, starts, best_s = draws.step_s[:, 1:], draws.start_s[:, None], draws.best_s[:, None]
+    seconds, starts, best_s = draws.step_s[:, 1:], draws.start_s[:, 1:], draws.best_s[:, None]
     precise = np.minimum(limits.q_max, limits.settle + 1 + precise_after(seconds, starts, limits))
     complete = precise if stopping == "precise" else np.full_like(seconds, limits.q_max)
     steps = complete if stopping == "never" else np.where(seconds <= CLOSE * best_s, complete, limits.settle + limits.q_min + 2)
     trial_s = np.minimum(limits.trial_time_s, starts + steps * seconds)
     return np.asarray(np.where(draws.fits[:, 1:], trial_s, starts).mean(axis=1))
+
+
+def _at(values: Drawn, columns: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Return the value of each draw in its column, shape (draws,)."""
+    return np.asarray(values[np.arange(DRAWS), columns])
 
 
 def _interval(values: NDArray[np.float64]) -> Interval:

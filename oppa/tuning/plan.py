@@ -15,13 +15,10 @@ from oppa.tuning.session import Setup
 
 if TYPE_CHECKING:  # they load torch
     from oppa.cost.coefficients import Belief
-    from oppa.tuning.expectation import Expectation
+    from oppa.tuning.expectation import Expectation, StartTime
     from oppa.tuning.proxy.plan import ProxyPlan
     from oppa.tuning.resumed_study import ResumedStudy
     from oppa.tuning.transfer import TransferredPrior
-
-SPREAD = 1.25
-"""Factor by which a simulated start-up may differ from that of the first configuration."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +66,7 @@ def expectation(setup: Setup, designer: str, beliefs: "Mapping[str, Belief] | No
     """
     if not setup.problem.has_prior:
         return None
-    return _expected(setup.problem, setup.candidates, designer, startup_s=_simulated_start(setup), beliefs=beliefs)
+    return _expected(setup.problem, setup.candidates, designer, start_s=_simulated_start(setup), beliefs=beliefs)
 
 
 def smaller_size(setup: Setup) -> "ProxyPlan | None":
@@ -78,7 +75,7 @@ def smaller_size(setup: Setup) -> "ProxyPlan | None":
         return None
     from oppa.tuning.proxy.plan import plan_proxy
 
-    return plan_proxy(setup.problem, setup.candidates, _simulated_start(setup))
+    return plan_proxy(setup.problem, setup.candidates, simulated=setup.runner.in_process)
 
 
 def is_expected(problem: Problem, designer: str) -> bool:
@@ -138,7 +135,7 @@ def _expected(
     candidates: Candidates,
     designer: str,
     *,
-    startup_s: tuple[float, float] | None = None,
+    start_s: "StartTime | None" = None,
     beliefs: "Mapping[str, Belief] | None" = None,
 ) -> "Expectation | None":
     """Return the expected cost and gain of a search; None if the cost model lacks the device, the framework or the precision."""
@@ -146,18 +143,15 @@ def _expected(
 
     rule = problem.search_options.stopping or designers.default_stopping(designer)
     try:
-        return expect(problem, candidates, startup_s=startup_s, stopping=rule, beliefs=beliefs)
+        return expect(problem, candidates, start_s=start_s, stopping=rule, beliefs=beliefs)
     except InputError:
         return None
 
 
-def _simulated_start(setup: Setup) -> tuple[float, float] | None:
-    """Return the range of the start-up of simulated trials; None if real processes start."""
-    if not setup.runner.in_process or not len(setup.candidates):
+def _simulated_start(setup: Setup) -> "StartTime | None":
+    """Return the start-up of simulated trials; None if real processes start."""
+    if not setup.runner.in_process:
         return None
-    if (simulator := setup.simulator) is None:
-        from oppa.simulator.simulator import Simulator
+    from oppa.tuning.expectation import simulated_start
 
-        simulator = Simulator.of(setup.problem)
-    start_s = simulator.simulate_trial(setup.candidates.configuration(0), steps=2, seed=0).setup_s
-    return start_s / SPREAD, start_s * SPREAD
+    return simulated_start(setup.problem, setup.simulator)

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import oppa
+from oppa import catalog
 from oppa.problem.cluster import Cluster
 from oppa.problem.job import load_job
 from oppa.problem.objective import Objective
@@ -15,7 +17,7 @@ from oppa.problem.training import Limits
 from oppa.report.money import expected_lines, pays_lines, pays_sentences
 from oppa.tuning.break_even import BreakEven, run_length_s
 from oppa.tuning.comparison import WinnerComparison
-from oppa.tuning.expectation import expect
+from oppa.tuning.expectation import SPREAD, expect, simulated_start
 from oppa.tuning.result import break_even
 from oppa.tuning.spending import spending_on
 from oppa.tuning.verification import Interval
@@ -77,15 +79,13 @@ def test_an_objective_that_is_no_throughput_has_no_break_even(bert, monkeypatch)
 
 @pytest.fixture
 def bert():
-    from oppa import catalog
-
     return load_job(catalog.root() / "runners/simulated/jobs/bert.toml", settings=["space.parameters.schedule=1f1b"])
 
 
 def test_a_search_of_more_trials_costs_more_and_is_expected_to_find_no_less(bert) -> None:
     def of(trials):
         limits = dataclasses.replace(bert.limits, trials=trials, wall_time_s=None)
-        return expect(dataclasses.replace(bert, limits=limits), bert.candidates(), startup_s=(10.0, 20.0))
+        return expect(dataclasses.replace(bert, limits=limits), bert.candidates(), start_s=lambda _: 15.0)
 
     few, many = of(5), of(40)
     assert few.break_even.search_s.value < many.break_even.search_s.value
@@ -104,19 +104,27 @@ def test_the_expected_cost_is_within_the_limit(bert) -> None:
 def test_starts_are_the_part_of_the_cost_that_they_take(bert) -> None:
     def of(**limits):
         limited = dataclasses.replace(bert.limits, **{"trials": 20, "wall_time_s": None, **limits})
-        return expect(dataclasses.replace(bert, limits=limited), bert.candidates(), startup_s=(10.0, 10.0))
+        return expect(dataclasses.replace(bert, limits=limited), bert.candidates(), start_s=lambda _: 10.0)
 
     found = of()
-    assert found.starting_s.low == found.starting_s.high == pytest.approx(10.0 * (20 + 9))
-    assert found.to_dict()["startup_gpu_hours"] == pytest.approx(290 * 8 / 3600)
+    assert found.startup_s == (10.0 / SPREAD, 10.0 * SPREAD) and found.starting_s.value == pytest.approx(10.0 * (20 + 9), rel=0.05)
+    assert found.to_dict()["startup_gpu_hours"] == pytest.approx(found.starting_s.value * 8 / 3600)
     half = of(max_gpu_hours=found.break_even.search_s.low / 2 * 8 / 3600)  # a limit cuts starts and steps alike
     assert half.starting_s.value < found.starting_s.value and half.starting_s.high < half.break_even.search_s.low
+
+
+def test_a_simulated_search_costs_what_was_expected_of_the_configurations_that_it_tries(tmp_path) -> None:
+    job = load_job(catalog.root() / "runners/simulated/jobs/fsdp-7b.toml", settings=["limits.trials=4"])
+    found = expect(job, job.candidates(), start_s=simulated_start(job))
+    spent = oppa.tune(job, study=tmp_path / "s", designer="random").spent
+    assert found.starting_s.low < spent.startup_s < found.starting_s.high < 2 * spent.startup_s
+    assert found.break_even.search_s.low < spent.seconds < found.break_even.search_s.high
 
 
 def test_a_time_limit_that_a_start_and_the_first_steps_exceed_is_stated(bert) -> None:
     def of(trial_time_s: float, **limits):
         limited = dataclasses.replace(bert.limits, trials=5, trial_time_s=trial_time_s, **limits)
-        return expect(dataclasses.replace(bert, limits=limited), bert.candidates(), startup_s=(10.0, 40.0))
+        return expect(dataclasses.replace(bert, limits=limited), bert.candidates(), start_s=lambda _: 20.0)
 
     short, unsure, long, slow = of(5.0), of(20.0), of(3600.0), of(3600.0, q_min=10**6, q_max=10**6)
     assert (short.too_short, long.too_short, slow.too_short) == (1.0, 0.0, 1.0) and 0 < unsure.too_short < 1

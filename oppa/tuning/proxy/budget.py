@@ -9,7 +9,7 @@ import dataclasses
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.tuning.device_budget import MOST_RESERVED
-from oppa.tuning.expectation import Expectation, expect
+from oppa.tuning.expectation import Expectation, StartTime, expect, simulated_start
 from oppa.tuning.proxy.stand_ins import Proxy
 from oppa.tuning.proxy.upward import VERIFIED
 from oppa.tuning.spending import gpu_hours
@@ -48,21 +48,22 @@ def _with_fewer_trials(problem: Problem) -> Problem:
     return dataclasses.replace(problem, limits=limits)
 
 
-def verification(problem: Problem, candidates: Candidates, startup_s: tuple[float, float] | None = None) -> Expectation | None:
+def verification(problem: Problem, candidates: Candidates, start_s: StartTime | None = None) -> Expectation | None:
     """Return the expected cost of the trials at full size, repeats included."""
     limits = dataclasses.replace(problem.limits, trials=VERIFIED, wall_time_s=None, max_gpu_hours=None)
-    return expect(dataclasses.replace(problem, limits=limits), candidates, startup_s=startup_s)
+    return expect(dataclasses.replace(problem, limits=limits), candidates, start_s=start_s)
 
 
-def expected_hours(proxy: Proxy, problem: Problem, candidates: Candidates, startup_s: tuple[float, float] | None = None) -> Interval | None:
+def expected_hours(proxy: Proxy, problem: Problem, candidates: Candidates, *, simulated: bool) -> Interval | None:
     """Return the expected GPU-hours of both sizes together; None if the prior does not cover the job.
 
     Both ends of the interval assume that both sizes are at theirs.
     """
     smaller = _with_fewer_trials(proxy.problem)
     limits = dataclasses.replace(smaller.limits, repeats=0, max_gpu_hours=None)
-    searched = expect(dataclasses.replace(smaller, limits=limits), proxy.candidates, startup_s=startup_s)
-    verified = verification(problem, candidates, startup_s)
+    smaller_start_s, start_s = (simulated_start(each) if simulated else None for each in (smaller, problem))
+    searched = expect(dataclasses.replace(smaller, limits=limits), proxy.candidates, start_s=smaller_start_s)
+    verified = verification(problem, candidates, start_s)
     if searched is None or verified is None:
         return None
     parts = [(proxy.problem.cluster, searched.break_even.search_s), (problem.cluster, verified.break_even.search_s)]

@@ -40,11 +40,11 @@ class ProxyPlan:
         }
 
 
-def plan_proxy(problem: Problem, candidates: Candidates, startup_s: tuple[float, float] | None = None) -> ProxyPlan:
+def plan_proxy(problem: Problem, candidates: Candidates, *, simulated: bool) -> ProxyPlan:
     """Return the plan of a job's smaller size; raises InputError if it has none.
 
     Args:
-        startup_s: Range of a trial's start-up; None: assumed by the kind of device.
+        simulated: Trials are simulated, so that their start-up is known.
     """
     proxy = choose(problem, candidates)
-    return ProxyPlan(proxy=proxy, expected=expected_hours(proxy, problem, candidates, startup_s))
+    return ProxyPlan(proxy=proxy, expected=expected_hours(proxy, problem, candidates, simulated=simulated))
