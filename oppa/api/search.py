@@ -121,8 +121,9 @@ def plan(
     from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.plan import make_plan, plan_elsewhere
     from oppa.tuning.resumed_study import ResumedStudy
-    from oppa.tuning.session import with_limits
+    from oppa.tuning.session import require_whole, with_limits
 
+    require_whole("seed", seed, least=0)
     try:
         setup = _setup(job, designer, launcher, study=study, alone=True, trials=trials, max_gpu_hours=max_gpu_hours)
     except EnvironmentLackingError as error:

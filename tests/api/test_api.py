@@ -236,6 +236,11 @@ def test_bad_arguments_are_errors_and_leave_nothing_behind(arguments, message, t
     assert not any(tmp_path.iterdir())
 
 
+def test_a_plan_refuses_the_seed_that_the_search_refuses() -> None:
+    with pytest.raises(InputError, match="`seed = -1` is too small"):
+        oppa.plan(JOB, seed=-1)
+
+
 def test_studies_that_do_not_exist_leave_no_folder_behind(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OppaError, match="nowhere"):
