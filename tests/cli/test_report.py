@@ -23,3 +23,11 @@ def test_what_is_no_study_is_an_error(oppa) -> None:
 
 def test_a_folder_that_is_missing_is_an_error(oppa, measured) -> None:
     assert "cannot be written" in oppa("report", measured, "--out", "missing/page.html", code=2).stderr
+
+
+@pytest.mark.parametrize(("name", "why"), [("missing/page", "No such file"), ("job.toml/page", "Not a directory"), ("s", "not a file")])
+def test_the_path_is_checked_before_the_study_is_read(oppa, name, why) -> None:
+    (oppa.folder / "s").mkdir()
+    (oppa.folder / "s" / "study.db").write_text("no database")
+    said = oppa("report", "s", "--out", name, code=2).stderr
+    assert f"`{name}` cannot be written" in said and why in said

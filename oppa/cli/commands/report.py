@@ -21,29 +21,29 @@ def report(
     Exit codes: 0 written, 2 wrong input, 3 environment lacking.
     """
     from oppa.cli.views.table_view import holds_table
+    from oppa.errors import InputError
+    from oppa.report.text_file import require_writable, write_text
+    from oppa.study.database import FILE
     from oppa.training.run.run_folder import SPEC
 
-    page = out or folder / "report.html"
-    if (folder / SPEC).exists():
+    page, is_run, is_table = out or folder / "report.html", (folder / SPEC).exists(), holds_table(folder)
+    if not (is_run or is_table or (folder / FILE).is_file()):
+        hint = "name the folder that `oppa tune`, `oppa train` or `oppa profile` printed when it began"
+        raise InputError(f"`{folder}` holds no study, run or table", hint=hint)
+    require_writable(page)  # a page takes seconds
+    if is_run:
         from oppa.report.run import render
-        from oppa.report.text_file import write_text
 
         typer.echo(write_text(page, render(folder)))
         return
-    if holds_table(folder):
+    if is_table:
         from oppa.report.table_page import render as render_table
-        from oppa.report.text_file import write_text
 
         typer.echo(write_text(page, render_table(folder)))
         return
-    from oppa.errors import InputError
     from oppa.study import Study
-    from oppa.study.database import FILE
 
-    if not (folder / FILE).is_file():
-        hint = "name the folder that `oppa tune`, `oppa train` or `oppa profile` printed when it began"
-        raise InputError(f"`{folder}` holds no study, run or table", hint=hint)
     with Study(folder) as opened:
-        from oppa.report.page import write_page  # takes seconds: a folder without a study is refused before
+        from oppa.report.page import write_page  # takes seconds: the path and the folder are checked before
 
         typer.echo(write_page(opened, opened.problem, page))
