@@ -187,6 +187,15 @@ _BOUNDS = {
     "less_than_equal": ("large", "at most", "le"),
 }
 
+_PATTERNS = {
+    r"^\w[\w.-]*$": "use letters, digits, `_`, `.` and `-`, and begin with none of the last two",
+    r"^[\w.]+:\w+$": "write a module and a name in it, such as `package.module:name`",
+    r"^\P{Cc}*$": "use no control characters",
+    r"^([A-Za-z][A-Za-z0-9]{0,20})?$": "use a letter, and up to 20 letters and digits after it",
+    r"^([A-Za-z_][A-Za-z0-9_]*)?$": "use letters, digits and `_`, and begin with no digit",
+}
+"""Patterns of texts, and how to match them."""
+
 
 def _explain(kind: type[DeclaredTable], tables: Mapping[str, Any], detail: ErrorDetails, source: str) -> tuple[str, str]:
     """Return the message and the hint for an error that pydantic found."""
@@ -209,6 +218,8 @@ def _explain(kind: type[DeclaredTable], tables: Mapping[str, Any], detail: Error
             return f"{at} is not legal", f"use one of {context['expected']}".replace("'", '"')
         case "string_too_long":
             return f"{at} is too long", f"use at most {context['max_length']} characters"
+        case "string_pattern_mismatch":
+            return f"{at} is not legal", _PATTERNS[context["pattern"]]
         case "too_long":
             return f"{at} has {context['actual_length']} entries", f"use at most {context['max_length']}"
         case "string_too_short":

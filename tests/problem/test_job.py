@@ -118,6 +118,7 @@ MISTAKES = {
     ),
     "link key": ("latency", "latencies", "`[cluster.intra_host]` has no key `latencies`", "did you mean `latency`?"),
     "table": ("[batch]", "[bacth]", "the key `bacth` is unknown", "did you mean `batch`?"),
+    "path for name": ("[model]", 'name = "a/../b"\n[model]', '`name = "a/../b"` is not legal', "use letters, digits, `_`, `.` and `-`"),
     "missing": ("global_batch = 32", "", "`[batch]` lacks `global_batch`", "add `global_batch = ...`"),
     "text for number": ("= 32", '= "many"', '`global_batch = "many"` is not a whole number', "write digits"),
     "truth for number": ("= 32", "= true", "`global_batch = true` is not a whole number", "write digits"),
