@@ -4,6 +4,8 @@ import unicodedata
 
 _UNSAFE, _REPLACEMENT = ("Cc", "Cs"), "\ufffd"
 """Unicode's categories of control characters and of surrogates, and what replaces them."""
+_REORDERS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+"""Unicode's bidirectional classes of invisible characters, with which a text reads unlike its characters ("Trojan Source")."""
 MOST_SHOWN = 200
 """Most characters of a value in a message."""
 
@@ -14,14 +16,21 @@ def one_line(text: str) -> str:
 
 
 def plain_text(text: str, *, limit: int | None = None) -> str:
-    """Return text without control characters, such as a terminal's escapes, and without lone surrogates; lines and tabs stay.
+    """Return text without control characters, such as a terminal's escapes, lone surrogates, and characters that reorder others.
+
+    Lines and tabs stay.
 
     Args:
         limit: Most characters, beyond which the middle is left out; None for all.
     """
     if limit is not None and len(text) > limit:
         text = f"{text[: limit // 2]}\n...\n{text[-limit // 2 :]}"
-    return "".join(_REPLACEMENT if unicodedata.category(each) in _UNSAFE and each not in "\n\t" else each for each in text)
+    return "".join(_REPLACEMENT if _is_unsafe(each) else each for each in text)
+
+
+def _is_unsafe(character: str) -> bool:
+    is_control = unicodedata.category(character) in _UNSAFE and character not in "\n\t"
+    return is_control or unicodedata.bidirectional(character) in _REORDERS
 
 
 def clipped(text: str) -> str:
