@@ -13,8 +13,11 @@ from oppa.trials.output import NO_STEP
 
 ALIKE = 3
 """Number of failures after which the next one is expected to be the same."""
-VARYING = re.compile(r"0x[0-9a-f]+|\bpid:? ?\d+|(?<=:)\d{4,5}\b|\d{4}_dp\w+|\d\d:\d\d:\d\d\S*|within [\d.]+ \w+", re.IGNORECASE)
-"""Addresses, process ids, ports, trial folders and times, which differ between failures of one kind."""
+VARYING = re.compile(
+    r"0x[0-9a-f]+|\bpid:? ?\d+|(?<=:)\d{4,5}\b|\d{4}_dp\w+|\d\d:\d\d:\d\d\S*|within [\d.]+ \w+|(?<=the program prints )`.*?`",
+    re.IGNORECASE,
+)
+"""Addresses, process ids, ports, trial folders, times and printed values, which differ between failures of one kind."""
 TAIL = 5
 """Number of a traceback's last lines that are shown."""
 PATTERN = """--set "command.steps.pattern='{}'\""""

@@ -42,6 +42,7 @@ F, OOM, T, OK = "failed", "out_of_memory", "timed_out", "completed"
         ([F, F, (F, "KeyError: 3")], []),
         ([(F, f"RuntimeError: 127.0.0.1:{port} is in use (pid: {port})") for port in (29500, 41234, 51000)], [0, 1, 2]),
         ([(F, f"ValueError: {size} does not divide 64") for size in (3, 5, 6)], []),
+        ([(F, f"the program prints `{value}`, but it must be positive") for value in ("-2.5", "0", "-13")], [0, 1, 2]),
         ([(T, f"no step was seen in the output within {limit}: x") for limit in ("2 min", "30 s", "12.5 s")], [0, 1, 2]),
     ],
 )
