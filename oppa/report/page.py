@@ -42,7 +42,7 @@ from oppa.tuning.result import break_even
 from oppa.tuning.spending import Spending, cost, gpu_hours, spending, unit
 from oppa.tuning.surrogate_summary import surrogate_summaries
 from oppa.tuning.verify.past import past
-from oppa.units import format_bytes, format_hours, format_money, format_number, format_seconds
+from oppa.units import format_bytes, format_hours, format_money, format_number, format_seconds, with_noun
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_FITTED = 150
@@ -191,6 +191,7 @@ def environment() -> Environment:
         "number": lambda value: format_number(value) if value is not None else "",
         "bytes": lambda value: format_bytes(value) if value is not None else "",
         "seconds": format_seconds,
+        "counted": with_noun,
         "spelled": lambda value: str(value).replace("_", " "),
         "svg": Markup,
         "json": partial(json.dumps, separators=(",", ":"), allow_nan=False),

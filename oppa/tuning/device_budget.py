@@ -13,7 +13,7 @@ from oppa.problem.problem import Problem
 from oppa.study import Prediction, Study, Trial
 from oppa.study.records import SEARCH, TimeBudget
 from oppa.tuning.spending import HOUR_S, gpu_hours, starting_s, unit
-from oppa.units import format_hours, format_seconds
+from oppa.units import format_hours, format_seconds, with_noun
 
 LEAST_START_S = 1.0
 """Start-up of a trial before one was seen; none takes less, but for a warm process on CPUs."""
@@ -93,8 +93,9 @@ def require_one_start(problem: Problem) -> None:
     total = total_s(problem)
     if total is not None and total < LEAST_START_S:
         cluster, limit = problem.cluster, problem.limits.max_gpu_hours
+        lasts = f"lasts {format_seconds(total)} on {with_noun(cluster.devices, 'device')}"
         raise InputError(
-            f"`max_gpu_hours = {limit:g}` lasts {format_seconds(total)} on {cluster.devices} devices, and no trial starts in that time",
+            f"`max_gpu_hours = {limit:g}` {lasts}, and no trial starts in that time",
             hint=f"raise it: 20 trials of one minute take {format_hours(gpu_hours(cluster, 20 * 60.0))} {unit(cluster)}",
         )
 

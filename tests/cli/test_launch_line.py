@@ -107,7 +107,7 @@ def test_a_model_that_only_the_program_knows_is_stated_by_an_option(program) -> 
 
 def test_a_plan_names_the_configurations_that_end_the_search_before_its_trials(program) -> None:
     line = ["--", TORCHRUN, "--nproc-per-node", "2", "train.py", "--batch", "{b=1:1,2,8}"]
-    assert "budget at most 24 trials, of 3 valid configurations" in program("tune", "--dry-run", *line).stdout
+    assert "budget 3 valid configurations, in at most 24 trials" in program("tune", "--dry-run", *line).stdout
     assert "budget 2 trials\n" in program("tune", "--dry-run", "--trials", "2", *line).stdout
 
 

@@ -137,6 +137,11 @@ def test_the_first_screen_says_what_won_and_by_how_much(proven_page) -> None:
     assert BEST.id in top and "2.00 times as fast" in top and "micro_batch" in top and "64 MiB" in top
 
 
+def test_one_trial_is_named_in_the_singular(make_study, problem) -> None:
+    with make_study("single") as study:
+        assert re.search(r"\b1 trial[,;]", Page(render(study, problem)).words)
+
+
 def test_memory_that_was_predicted_is_counted_by_what_came(proven, problem) -> None:
     usable = float(problem.cluster.memory_limit_bytes)
     trials = [trial for trial in proven.trials() if trial.purpose == "search"]

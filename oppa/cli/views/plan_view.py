@@ -47,7 +47,7 @@ def _trials_in_words(plan: TunePlan, limit: int) -> str:
     """Return how many trials the search may take. It ends sooner if all configurations were tried, of which some may be measured again."""
     count = len(plan.candidates)
     trials = with_noun(limit, "trial")
-    return trials if plan.proxy or count > limit else f"at most {trials}, of {with_noun(count, 'valid configuration')}"
+    return trials if plan.proxy or count > limit else f"{with_noun(count, 'valid configuration')}, in at most {trials}"
 
 
 def _study_in_words(resumed: "ResumedStudy") -> str:

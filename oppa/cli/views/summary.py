@@ -82,7 +82,7 @@ def problem_lines(problem: "Problem", candidates: "Candidates") -> str:
     known = framework_of(problem).reads(candidates.space.names)
     titles = {"interpreter": "python", "launcher": "start"}
     started = [(titles.get(name, name), value) for name, value in problem.software.facts] if problem.software else []
-    lines = [job_line(problem), f"[bold]space[/]  {len(candidates)} valid configurations"]
+    lines = [job_line(problem), f"[bold]space[/]  {with_noun(len(candidates), 'valid configuration')}"]
     lines += [f"[bold]model[/]  {escape(text)}"] if (text := trace(problem)) else []
     lines += [f"[bold]prior[/]  {escape(text)}"] if (text := unknown(problem, candidates, known)) else []
     lines += [f"[bold]routes[/] {escape(text)}"] if (text := routing(problem)) else []
