@@ -8,6 +8,7 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Value
 from oppa.problem.model import MODEL_OPTION
+from oppa.problem.presets import PRESETS
 from oppa.problem.problem import Problem
 from oppa.problem.templates import without_escapes
 from oppa.units import format_bytes, format_count
@@ -22,8 +23,10 @@ def job(problem: Problem) -> str:
     devices = f"{hosts}{cluster.devices_per_host} × {cluster.device}, {_memory(cluster)} each"
     if model is None:
         return devices
+    known = PRESETS.get(model.name, model)
+    changed = " with other dimensions" if model.parameter_count != known.parameter_count else ""
     parameters = format_count(problem.trace.parameter_count(model.layers) if problem.trace else model.parameter_count)
-    return f"{model.name}, {parameters} parameters, batch {_batches(problem)} × {model.seq_len} tokens, {devices}"
+    return f"{model.name}{changed}, {parameters} parameters, batch {_batches(problem)} × {model.seq_len} tokens, {devices}"
 
 
 def trace(problem: Problem) -> str:

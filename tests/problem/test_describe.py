@@ -1,9 +1,11 @@
 """The description summarises the candidates."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from oppa.problem.candidates import enumerate_candidates
-from oppa.problem.describe import by_degrees, varying
+from oppa.problem.describe import by_degrees, job, varying
+from oppa.problem.job import load_job
 from oppa.problem.space import SearchSpace
 
 
@@ -13,6 +15,12 @@ def test_counts_by_degrees_add_up(framework_space: Callable[..., SearchSpace]) -
     assert sum(counts.values()) == len(candidates)
     assert list(counts) == [(4, 1, 1), (2, 1, 2), (2, 2, 1), (1, 1, 4), (1, 2, 2), (1, 4, 1)]
     assert counts[4, 1, 1] == sum(configuration.dp == 4 for configuration in candidates)
+
+
+def test_a_preset_with_other_dimensions_is_not_called_by_its_name_alone(write_job: Callable[..., Path]) -> None:
+    preset = 'preset = "tiny-16m"'
+    assert job(load_job(write_job((preset, preset + "\nseq_len = 64")))).startswith("tiny-16m, ")
+    assert job(load_job(write_job((preset, preset + "\nlayers = 4")))).startswith("tiny-16m with other dimensions, ")
 
 
 def test_what_varies_is_shown_with_its_values(framework_space: Callable[..., SearchSpace]) -> None:
