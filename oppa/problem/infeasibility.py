@@ -7,7 +7,8 @@ import math
 from oppa.errors import JobError
 from oppa.problem.candidates import enumerate_candidates
 from oppa.problem.declaration import listing, spell
-from oppa.problem.space import DERIVED, Constraint, SearchSpace, needs
+from oppa.problem.expressions import parse
+from oppa.problem.space import DERIVED, Constraint, Facts, SearchSpace, kinds_of, needs
 from oppa.problem.space_file import divisors
 
 
@@ -72,13 +73,36 @@ def _violation(constraint: Constraint, space: SearchSpace) -> str:
 def _values(constraint: Constraint, space: SearchSpace) -> str:
     """Return the values of a constraint's names as text: `devices = 4`, `dp` in 1, 2."""
     described = []
-    for name in sorted(needs(constraint.expression) | ({"global_batch"} if DERIVED in constraint.expression.names else set())):
+    for name in sorted(_broken_by(constraint, space)):
         if name in space.names:
             choices = space[name].choices
             described.append(f"`{name} = {spell(choices[0])}`" if len(choices) == 1 else f"`{name}` in {listing(choices)}")
         elif name in space.facts:
             described.append(f"`{name} = {spell(space.facts[name])}`")
     return ", ".join(described)
+
+
+def _broken_by(constraint: Constraint, space: SearchSpace) -> frozenset[str]:
+    """Return the names that a constraint depends on; if all are facts, only those in the parts of it that do not hold."""
+    expression = constraint.expression
+    if expression.names <= space.facts.keys():
+        return _failing(ast.parse(expression.text.strip(), mode="eval").body, space.facts)
+    return needs(expression) | ({"global_batch"} if DERIVED in expression.names else set())
+
+
+def _failing(part: ast.expr, facts: Facts) -> frozenset[str]:
+    """Return the names of the operands that make a conjunction, or the negation of an alternative, false."""
+
+    def names(wrong: bool, operands: list[ast.expr]) -> frozenset[str]:
+        kinds = kinds_of({}, facts)
+        return frozenset().union(*(_failing(each, facts) for each in operands if parse(ast.unparse(each), kinds)(facts) == wrong))
+
+    match part:
+        case ast.BoolOp(op=ast.And(), values=operands):
+            return names(False, operands)
+        case ast.UnaryOp(op=ast.Not(), operand=ast.BoolOp(op=ast.Or(), values=operands)):
+            return names(True, operands)
+    return frozenset(node.id for node in ast.walk(part) if isinstance(node, ast.Name))
 
 
 def _removals(space: SearchSpace) -> list[str]:
@@ -103,7 +127,7 @@ def _remedy(space: SearchSpace, binding: list[Constraint]) -> str:
         return " and ".join(f"make `{division.whole}` a multiple of {division.number}" for division in divisions)
     if odd := _odd_degrees(space, binding):
         return odd
-    named = {name for constraint in binding or space.constraints for name in constraint.expression.names if name in space.facts}
+    named = {name for constraint in binding or space.constraints for name in _broken_by(constraint, space) if name in space.facts}
     keys = sorted("devices_per_host" if name == "devices" else name for name in named)
     return f"change {' or '.join(f'`{key}`' for key in keys)}"
 

@@ -62,6 +62,18 @@ def test_stages_of_the_built_in_runner_need_not_be_equally_long(write_job: Write
     assert len(job.candidates()) > 0
 
 
+@pytest.mark.parametrize(("changed", "broken"), [(["tied"], "`tied = true`"), (["biases", "norm"], '`biases = true`, `norm = "layer"`')])
+def test_only_the_facts_that_break_a_rule_are_named(changed: list[str], broken: str, make_facts: Callable[..., Facts]) -> None:
+    llama = {"norm": "rms", "gated": True, "causal": True, "biases": False, "qkv_bias": False, "tied": False}
+    other = {"norm": "layer", "biases": True, "tied": True}
+    rule = "norm == 'rms' and gated and causal and not (biases or qkv_bias or tied)"
+    facts = {**make_facts(), **llama, **{name: other[name] for name in changed}}
+    parameters = "".join(f"[parameters.{name}]\ndivisors = 'devices'\n" for name in ("dp", "tp", "pp", "micro_batch"))
+    constraint = f"[[constraint]]\nexpression = \"{rule}\"\nwhy = 'test'\n"
+    error = why_empty(read_space(parameters + constraint, name="mine", facts=facts))
+    assert error.message.endswith(f"; here {broken}") and error.hint == f"change {' or '.join(f'`{name}`' for name in changed)}"
+
+
 def test_where_no_constraint_is_to_blame_alone_removals_are_counted(make_facts: Callable[..., Facts]) -> None:
     parameters = "".join(f"[parameters.{name}]\ndivisors = 'devices'\n" for name in ("dp", "tp", "pp", "micro_batch"))
     stated = ("micro_batch >= 4", "micro_batch <= 1", "micro_batch == 2")  # each pair of these leaves nothing, each alone something
