@@ -97,6 +97,8 @@ def arguments(problem: Problem, configuration: Configuration) -> dict[str, Any]:
     """Return the keyword arguments of the plugin that matter for the configuration."""
     c = configuration
     found: dict[str, Any] = {"tp_size": c.tp, "pp_size": c.pp, "precision": problem.training.precision, "zero_stage": c.zero_stage}
+    if problem.training.gradient_clipping:
+        found["max_norm"] = problem.training.gradient_clipping
     if c.ep > 1:
         found["ep_size"] = c.ep
     if c.pp > 1:
@@ -124,7 +126,8 @@ def parse(problem: Problem, files: Files) -> Reading:
     if "BATCH_SIZE" in (known := source.constants(text)):
         settings.setdefault("micro_batch", known["BATCH_SIZE"])
     settings["recompute"] = "full" if source.called(text, "gradient_checkpointing_enable") is not None else "none"
-    known_arguments = (*_ARGUMENTS, "zero_bucket_size_in_m", "precision")
+    is_known = given.get("max_norm", 0) == problem.training.gradient_clipping
+    known_arguments = (*_ARGUMENTS, "zero_bucket_size_in_m", "precision", *(["max_norm"] if is_known else []))
     return Reading(settings=settings, ignored=tuple(f"{name} = {value!r}" for name, value in given.items() if name not in known_arguments))
 
 

@@ -37,6 +37,12 @@ def some(problem):
     return [candidates.configuration(index) for index in sorted(indices)]
 
 
+def default_of(problem):
+    """The framework's own configuration of a job."""
+    candidates = problem.candidates()
+    return candidates.configuration(int(candidates.default_order()[0]))
+
+
 def attempts(name, problem):
     """Each configuration with its files, or with the error that says why not."""
     for configuration in some(problem):
@@ -110,6 +116,21 @@ def test_knobs_of_json_and_yaml_files_read_back_as_they_are_written(name, space,
         assert not FORMATS[name].parse(problem, files).ignored
         written += 1
     assert written
+
+
+@pytest.mark.parametrize(("name", "written"), [("deepspeed", '"gradient_clipping": 0.5'), ("colossalai", "max_norm=0.5")])
+def test_gradients_are_clipped_as_the_job_states(name, written, problem_of) -> None:
+    problem = problem_of(name)
+    clipped = dataclasses.replace(problem, training=dataclasses.replace(problem.training, gradient_clipping=0.5))
+    files = export(name, clipped, default_of(problem))
+    assert any(written in text for text in files.values())
+    assert not FORMATS[name].parse(clipped, files).ignored and FORMATS[name].parse(problem, files).ignored
+
+
+def test_the_clipping_of_a_launch_line_is_not_turned_off(problem_of) -> None:
+    rest = '[command]\nargv = ["torchrun", "train.py", "{micro_batch}"]\n[space]\nname = "deepspeed"\n'
+    problem = problem_of("deepspeed", runner="command", rest=rest)
+    assert "gradient_clipping" not in export("deepspeed", problem, default_of(problem))["ds_config.json"]
 
 
 def test_knobs_of_other_frameworks_are_refused_by_name(problem_of) -> None:
