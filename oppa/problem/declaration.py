@@ -192,7 +192,8 @@ _PATTERNS = {
     r"^[\w.]+:\w+$": "write a module and a name in it, such as `package.module:name`",
     r"^\P{Cc}*$": "use no control characters",
     r"^([A-Za-z][A-Za-z0-9]{0,20})?$": "use a letter, and up to 20 letters and digits after it",
-    r"^([A-Za-z_][A-Za-z0-9_]*)?$": "use letters, digits and `_`, and begin with no digit",
+    **dict.fromkeys((r"^[A-Za-z_][A-Za-z0-9_]*$", r"^([A-Za-z_][A-Za-z0-9_]*)?$"), "use letters, digits and `_`, and begin with no digit"),
+    r"^[0-9]+\.[0-9]+$": "write two numbers, such as `2.13`",
 }
 """Patterns of texts, and how to match them."""
 
@@ -219,7 +220,7 @@ def _explain(kind: type[DeclaredTable], tables: Mapping[str, Any], detail: Error
         case "string_too_long":
             return f"{at} is too long", f"use at most {context['max_length']} characters"
         case "string_pattern_mismatch":
-            return f"{at} is not legal", _PATTERNS[context["pattern"]]
+            return f"{at} is not legal", _PATTERNS.get(pattern := context["pattern"], f"write what matches `{pattern}`")
         case "too_long":
             return f"{at} has {context['actual_length']} entries", f"use at most {context['max_length']}"
         case "string_too_short":
