@@ -1,9 +1,11 @@
-"""A job of Megatron-LM whose search space is the user's own file."""
+"""Write a job of Megatron-LM whose search space is the user's own file, and show its launch lines."""
 
 from pathlib import Path
 
+from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
+from oppa.trials.trial_folder import TrialSpec
 
 JOB = """
 model = {preset = "tiny-1m"}
@@ -28,3 +30,10 @@ def load(folder: Path, space: str = CP, more: str = "", argv: tuple[str, ...] | 
     (folder / "space.toml").write_text(space)
     (folder / "job.toml").write_text(JOB.replace("SPACE", "./space.toml") + more)
     return load_job(folder / "job.toml", argv=argv)
+
+
+def launched(problem: Problem, configuration: Configuration) -> str:
+    """Return the launch line of a configuration."""
+    spec = TrialSpec.of(problem, configuration, study="s", trial=1, steps=3)
+    values = {name: configuration[name] for name in configuration.names} | {"dp_shard_size": configuration.dp_shard_size}
+    return " ".join(spec.command.words(values, {}))
