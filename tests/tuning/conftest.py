@@ -1,15 +1,24 @@
 """A small problem on CPUs, and two made-up truths about it: a landscape of our own, and the cost model with planted coefficients."""
 
+import dataclasses
 import math
+from functools import partial
 
 import pytest
 import torch
 
-from oppa.study import Trial
+from oppa.study import Study, Trial
+from oppa.trials.trial import run_trial
 from oppa.tuning.designer import Observation
 from oppa.tuning.designers import known_designers, make_designer
 from oppa.tuning.designers.oppa import Oppa
+from oppa.tuning.search import search
+from oppa.tuning.stopping import make_rule
+from oppa.tuning.trial_executor import TrialExecutor
+from oppa.tuning.winner import find_winner
 from tests.jobs import problem_of
+from tests.tuning import acted_trials
+from tests.tuning.acted_search import LIMITS, Onlooker
 
 JOB = """
 model = {preset = "tiny-4m"}
@@ -142,3 +151,45 @@ def run_designer(designer, landscape, rounds):
 def make(problem, candidates):
     """A designer by its name."""
     return lambda name, seed=0: make_designer(name, problem, candidates, seed=seed)
+
+
+@pytest.fixture
+def limited(problem):
+    return dataclasses.replace(problem, limits=LIMITS)
+
+
+@pytest.fixture
+def study(tmp_path, limited):
+    with Study.create(tmp_path / "study", limited.to_dict(), limited.fingerprint) as study:
+        study.open_session({})
+        yield study
+
+
+@pytest.fixture
+def onlooker() -> Onlooker:
+    return Onlooker()
+
+
+@pytest.fixture
+def session(study, limited, onlooker):
+    """Open a session on the study, with trials that follow a law."""
+    return lambda law=acted_trials.landscape, limits=LIMITS, baseline=None: TrialExecutor(
+        study, dataclasses.replace(limited, limits=limits, baseline=baseline), partial(run_trial, acted_trials.Actors(law)), onlooker
+    )
+
+
+@pytest.fixture
+def run(session, limited, candidates):
+    """Search; returns why it ended."""
+
+    def run(name, *, rule="sure", law=acted_trials.landscape, limits=LIMITS, **watching):
+        designer = make_designer(name, limited, candidates, seed=0)
+        return search(session(law, limits), candidates, designer, make_rule(rule, limits), **watching)
+
+    return run
+
+
+@pytest.fixture
+def prove(session, limited, candidates):
+    """Find the winner among what was searched."""
+    return lambda name, **acting: find_winner(session(**acting), candidates, make_designer(name, limited, candidates, seed=0))

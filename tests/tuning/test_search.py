@@ -2,93 +2,24 @@
 
 import dataclasses
 import math
-from functools import partial
 
 import pytest
 
 from oppa.errors import InputError
 from oppa.problem.command import LaunchCommand, StepFormat
-from oppa.problem.training import Limits
 from oppa.study import Prediction, Study
 from oppa.study.records import BASELINE, DRIFT, SEARCH, VERIFICATION, TimeBudget
-from oppa.trials import trial_folder
-from oppa.trials.launcher import Exit
 from oppa.trials.throughput import ThroughputEstimate
 from oppa.trials.trial import TrialResult, run_trial
 from oppa.tuning.designers import make_designer
 from oppa.tuning.drift import FEWEST
-from oppa.tuning.repeated_failures import RepeatedFailureError
 from oppa.tuning.search import next_candidate, search
 from oppa.tuning.stopping import make_rule
 from oppa.tuning.time_limit import COLD
 from oppa.tuning.trial_executor import TrialExecutor
 from oppa.tuning.winner import find_winner
-from tests.tuning.acted_trials import CRASH, LOSS, ROOM, SILENCE, Actor, Actors, landscape
-
-LIMITS = Limits(trials=8, q_min=5, q_max=12, repeats=3, trial_time_s=20)
-
-
-class Onlooker:
-    """Counts its events, and stops the trials that it is to stop."""
-
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-        self.break_off_after: int | None = None
-
-    def started(self, lease) -> None:
-        self.seen.append("started")
-
-    def stepped(self, measurement) -> None:
-        self.seen.append("stepped")
-
-    def ended(self, lease, result) -> None:
-        self.seen.append(result.outcome)
-
-    def tick(self) -> None:
-        if self.break_off_after is not None and self.seen.count("started") > self.break_off_after:
-            raise KeyboardInterrupt
-
-
-@pytest.fixture
-def limited(problem):
-    return dataclasses.replace(problem, limits=LIMITS)
-
-
-@pytest.fixture
-def study(tmp_path, limited):
-    with Study.create(tmp_path / "study", limited.to_dict(), limited.fingerprint) as study:
-        study.open_session({})
-        yield study
-
-
-@pytest.fixture
-def onlooker() -> Onlooker:
-    return Onlooker()
-
-
-@pytest.fixture
-def session(study, limited, onlooker):
-    """Open a session on the study, with trials that follow a law."""
-    return lambda law=landscape, limits=LIMITS, baseline=None: TrialExecutor(
-        study, dataclasses.replace(limited, limits=limits, baseline=baseline), partial(run_trial, Actors(law)), onlooker
-    )
-
-
-@pytest.fixture
-def run(session, limited, candidates):
-    """Search; returns why it ended."""
-
-    def run(name, *, rule="sure", law=landscape, limits=LIMITS, **watching):
-        designer = make_designer(name, limited, candidates, seed=0)
-        return search(session(law, limits), candidates, designer, make_rule(rule, limits), **watching)
-
-    return run
-
-
-@pytest.fixture
-def prove(session, limited, candidates):
-    """Find the winner among what was searched."""
-    return lambda name, **acting: find_winner(session(**acting), candidates, make_designer(name, limited, candidates, seed=0))
+from tests.tuning.acted_search import LIMITS
+from tests.tuning.acted_trials import ROOM, SILENCE, Actors, landscape
 
 
 @pytest.mark.slow
@@ -163,92 +94,6 @@ def test_trials_get_three_times_as_long_until_one_has_filled_the_caches(session,
     search(executor, candidates, make_designer("random", limited, candidates, seed=0), make_rule("never", limits))
     cold = 1 if memory_bytes == 0 else 2
     assert given_s == [COLD * LIMITS.trial_time_s] * cold + [LIMITS.trial_time_s] * (4 - cold)
-
-
-def crash(configuration):
-    return CRASH, 0
-
-
-@pytest.mark.parametrize("name", ["random", "exhaustive", "oppa"])
-def test_three_failures_alike_before_the_first_step_end_the_search(name, run, prove, study) -> None:
-    with pytest.raises(RepeatedFailureError, match=r"^3 trials in a row failed in the same way before their first step: launch"):
-        run(name, law=crash)
-    assert [trial.outcome for trial in study.trials()] == ["failed"] * 3
-
-
-def test_the_error_for_the_old_module_names_the_new_one(session, study, limited, candidates) -> None:
-    class Old(Actor):
-        def poll(self) -> Exit:
-            trial_folder.write_json(
-                self.folder / trial_folder.REPORT,
-                {"outcome": "failed", "cause": "ModuleNotFoundError: No module named 'report'", "rank": 0},
-            )
-            return self._exit(1)
-
-    class OldPrograms(Actors):
-        def start(self, folder, spec):
-            return Old(folder, spec, *self.law(spec.configuration))
-
-    executor = session()
-    executor._run_trial = partial(run_trial, OldPrograms(crash))
-    with pytest.raises(RepeatedFailureError) as caught:
-        search(executor, candidates, make_designer("random", limited, candidates, seed=0), make_rule("sure", LIMITS))
-    assert "write `import oppa_client` in place of `import report`" in caught.value.hint
-
-
-def test_a_program_that_was_mended_is_tried_again_in_the_same_study(run, study, candidates) -> None:
-    with pytest.raises(RepeatedFailureError):
-        run("exhaustive", law=crash, limits=dataclasses.replace(LIMITS, trials=None))
-    assert run("exhaustive", limits=dataclasses.replace(LIMITS, trials=None)) == "every valid configuration was tried"
-    ran = [candidates.index_of(trial.configuration) for trial in study.trials()[3:]]
-    assert ran == list(range(len(candidates)))
-    assert run("exhaustive", limits=dataclasses.replace(LIMITS, trials=None)) == "every valid configuration was tried"
-    assert len(study.trials()) == 3 + len(candidates)
-
-
-def test_a_default_is_not_looked_for_where_the_program_cannot_start(run, prove, study) -> None:
-    assert run("random", law=crash, limits=dataclasses.replace(LIMITS, trials=2)) == "the budget of 2 trials is spent"
-    with pytest.raises(RepeatedFailureError):
-        prove("random", law=crash)
-    assert [trial.purpose for trial in study.trials()] == [SEARCH] * 2 + [BASELINE] * 3
-
-
-def test_running_out_of_memory_is_never_one_of_them(run, study) -> None:
-    run("exhaustive", law=lambda configuration: (1.0, 2 * ROOM), limits=dataclasses.replace(LIMITS, trials=6))
-    assert [trial.outcome for trial in study.trials()] == ["out_of_memory"] * 6
-
-
-def test_a_value_that_cannot_run_does_not_end_a_search_in_which_others_do(run, study) -> None:
-    def law(configuration):
-        return CRASH if configuration.tp > 1 else 1.0, 1
-
-    run("exhaustive", law=law, limits=dataclasses.replace(LIMITS, trials=None))
-    outcomes = [trial.outcome for trial in study.trials()]
-    assert outcomes.count("completed") and outcomes[(at := outcomes.index("failed")) : at + 4] == ["failed"] * 4
-
-
-def test_a_search_whose_program_breaks_ends_with_what_it_found(run, prove, study) -> None:
-    def law(configuration):
-        return CRASH if len(study.trials()) >= 12 else 1.0, 1
-
-    reason = run("random", law=law, limits=dataclasses.replace(LIMITS, trials=None))
-    assert reason.startswith("3 trials in a row failed in the same way") and len(study.trials()) == 15
-
-
-def test_a_configuration_that_loses_its_hosts_fails_with_the_third_trial(run, study) -> None:
-    """It counts for the budget of trials then, and those that lost a host before do not."""
-    assert run("random", law=lambda _: (LOSS, 1), limits=dataclasses.replace(LIMITS, trials=2)) == "the budget of 2 trials is spent"
-    trials = study.trials()
-    assert [trial.outcome for trial in trials] == ["interrupted", "interrupted", "failed"] * 2
-    assert trials[2].cause == "lost host n1: it no longer responds; 3 trials of this configuration in a row lost a host"
-    assert trials[0].configuration == trials[2].configuration != trials[3].configuration
-
-
-def test_losses_of_hosts_before_a_measured_trial_do_not_count(session, study, candidates) -> None:
-    for law in (LOSS, LOSS, 1.0, LOSS):
-        purpose = {"pairing": "verified", "purpose": VERIFICATION}
-        session(lambda _, law=law: (law, 1)).run(study.claim(candidates.configuration(0), **purpose))
-    assert [trial.outcome for trial in study.trials()] == ["interrupted", "interrupted", "completed", "interrupted"]
 
 
 def test_a_search_that_was_broken_off_goes_on(run, study, onlooker) -> None:
