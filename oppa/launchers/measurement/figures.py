@@ -18,6 +18,9 @@ ALL_REDUCE, ALL_GATHER, SEND = "all-reduce", "all-gather", "send"
 _GPU_SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (16384, 8192, 8192))
 _CPU_SHAPES = ((512, 512, 512), (512, 1024, 1024))
 
+MOST_FIGURES = 60
+"""Upper bound of the figures of a measurement, of which a host with eight GPUs has about 45; it sets limits of time."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementPlan:

@@ -12,15 +12,14 @@ import torch.distributed as dist
 
 from oppa.errors import EnvironmentLackingError
 from oppa.launchers.measurement.collectives import collective_figures, link_figures, of_each
-from oppa.launchers.measurement.figures import Figure, HardwareMeasurement, MeasuredNode, MeasurementPlan, joined
+from oppa.launchers.measurement.figures import MOST_FIGURES, Figure, HardwareMeasurement, MeasuredNode, MeasurementPlan, joined
 from oppa.launchers.measurement.kernels import kernel_figures
 from oppa.launchers.measurement.ranks import LaunchedRank
 from oppa.problem.detect import physical_memory
 from oppa.problem.devices import CPU
 
-MEETING_S, KERNELS = 120.0, 60
-"""Seconds in which ranks connect, and an upper bound of the kernels that one of them times while others wait."""
-"""Time that a rank waits for the others."""
+PATIENCE_S = 120.0
+"""Seconds that a rank waits for the others, besides those of the figures that they measure alone."""
 Tell = Callable[[str], None]
 
 
@@ -38,7 +37,7 @@ def measure_rank(own: LaunchedRank, *, figure_s: float, on_cuda: bool, meeting: 
     device, plan = _device(own, on_cuda=on_cuda), MeasurementPlan.of(on_cuda=on_cuda, figure_s=figure_s)
     quiet: Tell = tell if own.rank == 0 else (lambda _: None)
     quiet(f"waiting for {own.world} ranks" if own.world > 1 else "starting")
-    patience = datetime.timedelta(seconds=MEETING_S + KERNELS * figure_s)
+    patience = datetime.timedelta(seconds=PATIENCE_S + MOST_FIGURES * figure_s)
     with _meeting(own, meeting, device, patience):
         try:
             hosts = of_each(own.host)

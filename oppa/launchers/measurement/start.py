@@ -9,16 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from oppa.errors import EnvironmentLackingError, InputError
-from oppa.launchers.measurement.figures import HardwareMeasurement
+from oppa.launchers.measurement.figures import MOST_FIGURES, HardwareMeasurement
 from oppa.launchers.measurement.ranks import LaunchedRank, launched
 from oppa.problem.detect import Machine, this_machine
 from oppa.trials import logs, processes
 from oppa.trials.guarded_process import GuardedProcess
 
 _PROGRAM = "oppa.launchers.measurement.local_ranks"
-_GRACE_S, _POLL_S = 2.0, 0.05
-_PATIENCE_S, _FIGURES = 900.0, 60
-"""Seconds until a measurement is given up: these, and those of so many figures, of which a host with eight GPUs has about 45."""
+_GRACE_S, _POLL_S, _PATIENCE_S = 2.0, 0.05, 900.0
 _CPU_RANKS = 4
 Tell = Callable[[str], None]
 
@@ -68,7 +66,7 @@ def _measure_here(ranks: int, *, figure_s: float, on_cuda: bool, tell: Tell) -> 
         command = [sys.executable, "-P", "-c", processes.program(_PROGRAM), *words]
         guard = GuardedProcess("the measurement", command, environment=os.environ, grace_s=_GRACE_S, log=log)
         try:
-            how = _ended(guard, folder / PROGRESS, tell, patience_s=_PATIENCE_S + _FIGURES * figure_s)
+            how = _ended(guard, folder / PROGRESS, tell, patience_s=_PATIENCE_S + MOST_FIGURES * figure_s)
         finally:
             guard.close()
         if (folder / ANSWER).exists():
