@@ -70,6 +70,11 @@ class SearchRun:
     """Log length scales of the residual's throughput at the end, by encoded parameter; None in older logs, and for other designers."""
 
     @property
+    def chances(self) -> tuple[float | None, ...]:
+        """Return `probability_fits` with one entry for each trial, also of an older log."""
+        return self.probability_fits or (None,) * len(self.outcomes)
+
+    @property
     def key(self) -> Key:
         """Return the key of the run."""
         return self.task, self.designer, self.seed, self.variation

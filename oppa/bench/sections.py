@@ -166,20 +166,15 @@ def confusion_section(runs: Sequence[SearchRun]) -> Section | None:
 def _predicted_to_fit(run: SearchRun) -> list[bool | None]:
     """Return whether each trial's configuration was predicted to fit; None where no memory was predicted."""
     by_memory = [None if need is None else need <= 1 for need in run.predicted_memory]
-    chances = run.probability_fits or [None] * len(by_memory)
-    return [by_need if chance is None else chance >= EVEN for chance, by_need in zip(chances, by_memory, strict=True)]
+    return [by_need if chance is None else chance >= EVEN for chance, by_need in zip(run.chances, by_memory, strict=True)]
 
 
 def fit_section(runs: Sequence[SearchRun]) -> Section | None:
     """Tabulate the predicted probabilities to fit against the share of trials that ran, by designer; None without probabilities."""
     rows = []
     for name, group in grouped(runs).items():
-        pairs = [
-            (chance, letter in RAN)
-            for run in group
-            for chance, letter in zip(run.probability_fits, run.outcomes, strict=False)
-            if chance is not None
-        ]
+        of_trials = (pair for run in group for pair in zip(run.chances, run.outcomes, strict=True))
+        pairs = [(chance, letter in RAN) for chance, letter in of_trials if chance is not None]
         for low, high in itertools.pairwise(CHANCES):
             within = [(chance, ran) for chance, ran in pairs if low <= chance < high]
             if within:

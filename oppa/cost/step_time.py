@@ -270,7 +270,7 @@ def optimizer_time(work: Workload, c: Coefficients) -> Tensor:
     updated = torch.where(layout.zero_stage >= 1, sharded_parameters(work, held), held)
     states = updated * (work.gradient_bytes + work.optimizer_bytes)
     on_device = OPTIMIZER_PASSES * states / (machine.memory_bandwidth * c["memory_efficiency"])
-    neighbours = torch.minimum(machine.devices_per_host, work.devices)  # they share the host's processors
+    neighbours = torch.minimum(machine.devices_per_host, work.devices)
     on_host = states / machine.host_bandwidth + HOST_UPDATE_S * neighbours * updated
     return c["optimizer"] * torch.where(layout.offload_optimizer > 0, on_host, on_device)
 

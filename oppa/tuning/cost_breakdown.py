@@ -49,7 +49,7 @@ class PredictedParts:
     counted: float
     """Sum of the parts over what programs report: the parts of some frameworks count memory that programs do not report."""
     prediction: float
-    """The designer's prediction of what programs report: by the parts, and by what trials taught in addition."""
+    """The designer's prediction of what programs report: by the parts, and by what it learned from trials in addition."""
     measured: MeasuredTotal | None
     correction: Correction | None
     """Change of a coefficient that explains the measurement; None if prediction and measurement agree, or no change does."""
