@@ -155,7 +155,7 @@ def confusion_section(runs: Sequence[SearchRun]) -> Section | None:
         if any(fits is not None for fits, _ in judged):
             rows.append((name, *(str(judged.count(case)) for case in ((True, True), (True, False), (False, True), (False, False)))))
     text = (
-        "Of the trials that were run: predicted to fit, which means with a probability of at least one half, or not; ran, or failed. "
+        "Each trial was predicted to fit, which means with a probability of at least one half, or not; and it ran, or failed. "
         "Older runs lack probabilities, and are judged by whether the predicted memory is at most the limit. A recorded failure may have "
         "other causes than memory."
     )
