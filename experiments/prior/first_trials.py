@@ -40,6 +40,7 @@ def trial_errors(predicted: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each task with at least FEWEST_RUNS runs, from the output of `predict_rows`.
 
     `time_before_trials`, `time_after_trials`, `memory_before_trials` and `memory_after_trials` are median errors over the rest.
+    `time_common_factor` is that of `common_factor_error`: no learned speed of the task as a whole can do better.
     `coverage_after_trials` is the share of its step times within the 90% interval after the trials.
     """
     ran = predicted[predicted["status"].eq(RAN) & predicted["predicted_step_time_s"].notna()]
@@ -78,10 +79,21 @@ def _judged(task: pd.DataFrame) -> dict[str, object]:
         "framework": task["framework"].iloc[0],
         "time_before_trials": error(others["predicted_step_time_s"], others["step_time_s"]).median(),
         "time_after_trials": error(pd.Series((-times.mean).exp().numpy(), others.index), others["step_time_s"]).median(),
+        "time_common_factor": common_factor_error(others["predicted_step_time_s"], others["step_time_s"]),
         "coverage_after_trials": float((off <= NINETY_PERCENT).double().mean()),
         "memory_before_trials": error(others["predicted_memory_bytes"].astype(float), others["memory_bytes"]).median(),
         "memory_after_trials": error(pd.Series(sizes.mean.exp().numpy(), others.index), others["memory_bytes"]).median(),
     }
+
+
+def common_factor_error(predicted: pd.Series, measured: pd.Series) -> float:
+    """Return the least median error that is left if one factor scales all predictions.
+
+    The median is piecewise linear in the factor, and its pieces meet where two runs have the same error.
+    """
+    ratios = (predicted / measured).to_numpy(dtype=np.float64)
+    factors = (2 / (ratios[:, None] + ratios))[np.triu_indices(len(ratios))]
+    return min(float(np.median(np.abs(factor * ratios - 1))) for factor in factors)
 
 
 def _split(task: pd.DataFrame) -> tuple[Tensor, Tensor]:

@@ -128,6 +128,5 @@ def _all_reduces() -> Section:
     return all_reduce_section(
         all_reduce_errors(),
         title="All-reduces on A100",
-        text="NCCL all-reduces of 1 MB to 1 GB within a host (vTrain's measurements) determine the prior of latency and efficiency of "
-        "links is taken.",
+        text="NCCL all-reduces of 1 MB to 1 GB within a host (vTrain's measurements) determine the prior latency and efficiency of links.",
     )

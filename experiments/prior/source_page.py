@@ -39,6 +39,7 @@ def speed_section(errors: pd.DataFrame, *, title: str, by: str) -> Section:
             _percent(each["time_coverage"]),
             _pair(_percent(each["time_before_trials"]), _percent(each["time_after_trials"])),
             _percent(each["coverage_after_trials"]),
+            _percent(each["time_common_factor"]),
         )
         for name, each in _records(errors)
     ]
@@ -46,7 +47,8 @@ def speed_section(errors: pd.DataFrame, *, title: str, by: str) -> Section:
         title=title,
         text="A task's rows are ranked by seconds per token. A first pick fails if it did not run, or if nothing is predicted to fit; its "
         "regret is then infinite. Rank and regret are medians over tasks, and errors are medians over runs. The surrogate of `oppa` learns "
-        "from a task's three fastest runs by prediction. Before and after that, the same other runs are judged; medians are over tasks.",
+        "from a task's three fastest runs by prediction. Before and after that, the same other runs are judged; medians are over tasks. "
+        "The last column scales a task's predictions by the factor that leaves the least median error, which no search has in advance.",
         columns=(
             by,
             ">ran",
@@ -60,6 +62,7 @@ def speed_section(errors: pd.DataFrame, *, title: str, by: str) -> Section:
             ">coverage",
             ">error before and after three trials",
             ">coverage after",
+            ">error with the best common factor",
         ),
         rows=rows,
     )

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from experiments.prior.first_trials import FEWEST_RUNS, TRIALS, encoded, trial_errors
+from experiments.prior.first_trials import FEWEST_RUNS, TRIALS, common_factor_error, encoded, trial_errors
 from oppa.cost.prediction import predict_rows
 from tests.cost.conftest import rows_of
 
@@ -36,6 +36,14 @@ def test_the_trials_themselves_are_not_evaluated() -> None:
     trials = first.sort_values(["refused", "pace"], kind="stable").index[:TRIALS]
     runs.loc[~runs.index.isin(trials), "step_time_s"] *= 1.25
     assert trial_errors(runs)["time_before_trials"].item() == pytest.approx(0.2)
+
+
+def test_the_best_common_factor_leaves_what_runs_differ_in() -> None:
+    assert trial_errors(task(1.25))["time_common_factor"].item() == pytest.approx(0)
+    predicted, measured = pd.Series([1.0, 1.0, 1.0, 1.0]), pd.Series([0.5, 0.5, 1 / 3, 0.1])
+    grid = [(factor / 1000 * predicted / measured - 1).abs().median() for factor in range(1, 1000)]
+    assert common_factor_error(predicted, measured) == pytest.approx(min(grid), abs=2e-3)
+    assert common_factor_error(predicted, measured) <= min(grid)
 
 
 def test_small_tasks_and_runs_without_memory() -> None:

@@ -73,7 +73,8 @@ def test_unknown_models_are_only_ranked() -> None:
 
 def test_missed_targets_are_listed_and_the_tables_show_every_source() -> None:
     rows = pd.concat([predicted({}, {}, {}), predicted({}, {}, {}).assign(source="korthikanti", predicted_step_time_s=9.0)])
-    errors = judge(rows).assign(time_before_trials=0.02, time_after_trials=0.01, coverage_after_trials=0.9)
+    trials = {"time_before_trials": 0.02, "time_after_trials": 0.01, "time_common_factor": 0.01, "coverage_after_trials": 0.9}
+    errors = judge(rows).assign(**trials)
     missed = missed_section(errors)
     assert [row[:2] for row in missed.rows] == [("korthikanti", "error of step time")]
     assert [row[0] for section in (speed_section, memory_section) for row in section(errors, title="", by="").rows] == [*errors.index] * 2
