@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oppa.api import load_job, load_line, plan, plan_verification, predict, profile, profile_scales, train, tune, verify
+    from oppa.api import load_job, load_line, plan, plan_profile, plan_verification, predict, profile, profile_scales, train, tune, verify
     from oppa.api.rows import predict_rows
     from oppa.control.training_session.callback import RunCallback, TrainCallback
     from oppa.control.training_session.result import TrainResult
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.outcomes import ProfileResult, SearchResult
     from oppa.tuning.plan import TunePlan
+    from oppa.tuning.profile_plan import ProfilePlan
     from oppa.tuning.scale_profile import ScaleProfile
     from oppa.tuning.session import SessionCallback
     from oppa.tuning.trial_executor import SearchCallback
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 _DEFINED = {
-    "api": "load_job load_line plan plan_verification predict profile profile_scales train tune verify",
+    "api": "load_job load_line plan plan_profile plan_verification predict profile profile_scales train tune verify",
     "api.rows": "predict_rows",
     "control.training_session.callback": "RunCallback TrainCallback",
     "control.training_session.result": "TrainResult",
@@ -49,6 +50,7 @@ _DEFINED = {
     "tuning.launch_line.line_job": "LineJob",
     "tuning.outcomes": "ProfileResult SearchResult",
     "tuning.plan": "TunePlan",
+    "tuning.profile_plan": "ProfilePlan",
     "tuning.scale_profile": "ScaleProfile",
     "tuning.session": "SessionCallback",
     "tuning.trial_executor": "SearchCallback",
@@ -66,6 +68,7 @@ __all__ = [
     "OppaError",
     "PredictResult",
     "Problem",
+    "ProfilePlan",
     "ProfileResult",
     "RunCallback",
     "ScaleProfile",
@@ -85,6 +88,7 @@ __all__ = [
     "load_job",
     "load_line",
     "plan",
+    "plan_profile",
     "plan_verification",
     "predict",
     "predict_rows",

@@ -10,7 +10,7 @@ KeyboardInterrupt once the running trial has ended; the same call with `study=` 
 
 from oppa.api.jobs import Resume, load_job, load_line
 from oppa.api.prediction import predict
-from oppa.api.profiling import profile, profile_scales
+from oppa.api.profiling import plan_profile, profile, profile_scales
 from oppa.api.search import plan, tune
 from oppa.api.training import train
 from oppa.api.verification import plan_verification, verify
@@ -20,6 +20,7 @@ __all__ = [
     "load_job",
     "load_line",
     "plan",
+    "plan_profile",
     "plan_verification",
     "predict",
     "profile",

@@ -1,14 +1,18 @@
 """Measure the table of a job, and its scale table."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import oppa
 from oppa.api.jobs import Resume, load_job, problem_of, session_facts, session_folder
 from oppa.api.torch_threads import torch_threads_kept
 from oppa.errors import InputError
 from oppa.problem.problem import Problem
+
+if TYPE_CHECKING:
+    from oppa.tuning.session import Setup
 
 
 @torch_threads_kept()
@@ -47,18 +51,15 @@ def profile(
         EnvironmentLackingError: a program, package or device is missing.
         KeyboardInterrupt: the user stopped the profile; its table is valid, and the same call resumes it.
     """
-    from oppa.tracking.session import require_trackers, tracked
+    from oppa.tracking.session import tracked
     from oppa.tuning.nothing_feasible import nothing_feasible
     from oppa.tuning.outcomes import ProfileResult
     from oppa.tuning.profile import make_profiler
     from oppa.tuning.profile import profile as measure
-    from oppa.tuning.session import SessionOptions, Setup, open_session, with_limits
+    from oppa.tuning.session import SessionOptions, open_session
 
-    if not 0 < loss < 1:
-        raise InputError(f"`loss = {loss:g}` is not a share", hint="use a number between 0 and 1, such as 0.01 for 1%")
-    problem = with_limits(_over_batches(job, global_batch), trials=trials, wall_time_s=wall_time_s, max_gpu_hours=max_gpu_hours)
-    require_trackers(problem.tracking)
-    setup = Setup.of(problem, None, alone=resume is None)
+    limits = {"trials": trials, "wall_time_s": wall_time_s, "max_gpu_hours": max_gpu_hours}
+    setup = _setup(job, global_batch, loss, limits, alone=resume is None)
     problem, candidates = setup.problem, setup.candidates
     folder, again = session_folder(problem, table, resume, among="tables")
     facts = session_facts(problem, "profile", resume, designer="complete" if exhaustive else "active", seed=seed)
@@ -71,6 +72,57 @@ def profile(
         if found is None:
             raise nothing_feasible(executor.study, problem)
         return ProfileResult(folder=folder, ended=ended, table=found, exhaustive_s=profiler.seconds_of_all())
+
+
+@torch_threads_kept()
+def plan_profile(
+    job: str | Path | Problem,
+    *,
+    global_batch: str | Sequence[int],
+    table: str | Path | None = None,
+    exhaustive: bool = False,
+    loss: float = 0.01,
+    trials: int | None = None,
+    wall_time_s: float | None = None,
+    max_gpu_hours: float | None = None,
+    seed: int = 0,
+) -> "oppa.ProfilePlan":
+    """Return the plan of a profile with these arguments, as `oppa profile --dry-run` does; start nothing, and make no folder.
+
+    The plan of a profile that resumes a table is about the rest of it.
+
+    Raises:
+        InputError: the job, the table or an argument is wrong.
+        EnvironmentLackingError: a program, package or device is missing.
+    """
+    from oppa.tuning.profile import make_profiler
+    from oppa.tuning.profile_plan import ProfilePlan
+    from oppa.tuning.resumed_study import ResumedStudy
+
+    limits = {"trials": trials, "wall_time_s": wall_time_s, "max_gpu_hours": max_gpu_hours}
+    setup = _setup(job, global_batch, loss, limits, alone=True)
+    resumed = ResumedStudy.of(Path(table), setup.problem, simulated=setup.runner.in_process) if table is not None else None
+    profiler = make_profiler(setup.problem, setup.candidates, exhaustive=exhaustive, seed=seed, bound=loss)
+    return ProfilePlan.of(setup, profiler, resumed)
+
+
+def _setup(
+    job: str | Path | Problem, global_batch: str | Sequence[int], loss: float, limits: Mapping[str, float | None], *, alone: bool
+) -> "Setup":
+    """Return the setup of a profile.
+
+    Raises:
+        InputError: the job, a batch, `loss` or a limit is wrong.
+        EnvironmentLackingError: a program, package or device is missing.
+    """
+    from oppa.tracking.session import require_trackers
+    from oppa.tuning.session import Setup, with_limits
+
+    if not 0 < loss < 1:
+        raise InputError(f"`loss = {loss:g}` is not a share", hint="use a number between 0 and 1, such as 0.01 for 1%")
+    problem = with_limits(_over_batches(job, global_batch), **limits)
+    require_trackers(problem.tracking)
+    return Setup.of(problem, None, alone=alone)
 
 
 @torch_threads_kept()

@@ -6,7 +6,7 @@ that do not fit fail at their start, and the rest are ranked anew. The spread ov
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import numpy as np
@@ -144,6 +144,34 @@ class _SearchTime:
         return cls(trials=count, search_s=search_s, starting_s=starting_s * search_s / whole_s)
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrialTimes:
+    """Holds the predicted seconds of complete trials of all configurations, at the medians of the coefficients."""
+
+    fits: NDArray[np.bool_]
+    """True where a configuration is predicted to fit, shape (n,)."""
+    whole_s: tuple[NDArray[np.float64], NDArray[np.float64]]
+    """Seconds of start-up and all steps, for the shortest and the longest start-up, each of shape (n,)."""
+
+    @classmethod
+    def of(cls, problem: Problem, candidates: Candidates, *, start_s: StartTime | None = None) -> Self:
+        """Predict the trials of a job that the prior covers.
+
+        Args:
+            start_s: The start-up of simulated trials; None: a range is assumed by the kind of device.
+
+        Raises:
+            InputError: the cost model lacks the device, the framework or the precision.
+        """
+        work, (time, size) = workload_of(problem, candidates), beliefs_of_job(problem)
+        limits, step_s = problem.limits, step_time(work, medians(time)).numpy()
+        some = np.linspace(0, len(candidates) - 1, min(len(candidates), MOST_TRIED)).astype(int)
+        starts_s = _starts_s(problem, [candidates.configuration(int(row)) for row in some], start_s)
+        ends_s = starts_s[0].min(), starts_s[1].max()
+        least_s, most_s = (np.minimum(limits.trial_time_s, each + limits.q_max * step_s) for each in ends_s)
+        return cls(fits=memory(work, medians(size)).numpy() <= memory_limits(problem).predicted, whole_s=(least_s, most_s))
+
+
 def expect(
     problem: Problem,
     candidates: Candidates,
@@ -170,10 +198,7 @@ def expect(
     reference = _reference(problem, candidates, fits)
     tried = min(len(candidates), limits.trials or len(candidates))
     rows = torch.from_numpy(np.array([reference, *ranked[: min(tried, MOST_TRIED)]]))
-    range_s = np.array([STARTS_S["GPU" if problem.cluster.on_cuda else "CPU"]] * len(rows)).T
-    if start_s is not None:
-        simulated_s = np.array([start_s(candidates.configuration(int(row))) for row in rows])
-        range_s = np.stack([simulated_s / SPREAD, simulated_s * SPREAD])
+    range_s = _starts_s(problem, [candidates.configuration(int(row)) for row in rows], start_s)
     draws = _Draws.of(work.take(rows), time, size, usable_bytes=usable, startup_s=range_s)
     contenders, reference_step_s = min(len(candidates), CONTENDERS), draws.reference_step_s
     taken = _SearchTime.of(draws, limits, tried=tried, contenders=contenders, stopping=stopping, most_s=total_s(problem))
@@ -206,6 +231,14 @@ def simulated_start(problem: Problem, simulator: TrialSimulator | None = None) -
     """
     found = simulator or Simulator.of(problem)
     return lambda configuration: found.simulate_trial(configuration, steps=2, seed=0).setup_s
+
+
+def _starts_s(problem: Problem, configurations: Sequence[Configuration], start_s: StartTime | None) -> NDArray[np.float64]:
+    """Return the shortest and the longest start-up of trials, in seconds, shape (2, n)."""
+    if start_s is None:
+        return np.array([STARTS_S["GPU" if problem.cluster.on_cuda else "CPU"]] * len(configurations)).T
+    simulated_s = np.array([start_s(each) for each in configurations])
+    return np.stack([simulated_s / SPREAD, simulated_s * SPREAD])
 
 
 def _reference(problem: Problem, candidates: Candidates, fits: NDArray[np.bool_]) -> int:

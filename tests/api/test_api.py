@@ -304,7 +304,7 @@ def functions() -> list[typing.Callable[..., object]]:
 def test_every_function_returns_a_public_type_and_its_hints_are_read() -> None:
     public = [getattr(oppa, name) for name in oppa.__all__]
     returned = {each.__name__: typing.get_type_hints(each)["return"] for each in functions()}
-    assert returned["tune"] is oppa.SearchResult and len(returned) == 11
+    assert returned["tune"] is oppa.SearchResult and len(returned) == 12
     assert not {name: found for name, found in returned.items() if found not in (*public, pd.DataFrame)}
     assert typing.get_type_hints(oppa.SearchResult.best.fget)["return"] is oppa.Contender
 

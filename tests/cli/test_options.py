@@ -22,7 +22,7 @@ from tests.command_line import commands_below
 JOB = catalog.root() / "runners" / "simulated" / "jobs" / "bert.toml"
 MOST = 8
 """Options of a command, without its help and SHORT."""
-SHORT = {"--model", "--advise", "--launcher"}
+SHORT = {"--model", "--advise", "--launcher", "--trials"}
 """Options that are short for a key of the job file, which `--set` reaches, too."""
 
 

@@ -6,41 +6,8 @@ import signal
 import pytest
 
 from oppa.table import Table
+from tests.profiled_job import JOB
 
-JOB = """
-[model]
-preset = "bert-base"
-
-[batch]
-global_batch = 64
-
-[cluster]
-devices_per_host = 8
-device = "A5000"
-memory_limit = "{limit}"
-
-[runner]
-name = "simulated"
-
-[space.parameters]
-micro_batch = [8, 16, 32]
-tp = [1, 2]
-pp = 1
-zero_stage = [0, 1]
-dp_bucket_mb = 25
-zero_bucket_mb = 24
-overlap_zero_comm = true
-overlap_zero_allgather = false
-recompute = "none"
-
-[training]
-precision = "bf16"
-
-[limits]
-trials = 1
-trial_time = "10 min"
-q_max = 10
-"""
 PROFILE = ("profile", "job.toml", "--global-batch", "64..256", "--table", "T")
 
 
@@ -52,6 +19,14 @@ def oppa(oppa):
 
 def found(oppa, *more: str, code: int = 0) -> dict:
     return json.loads(oppa(*PROFILE, "--json", *more, code=code).stdout)
+
+
+def test_a_dry_run_prints_its_plan_and_starts_nothing(oppa) -> None:
+    planned = found(oppa, "--dry-run")
+    assert [each["global_batch"] for each in planned["batches"]] == [64, 128, 256] and planned["trials"][0] == 3
+    printed = oppa(*PROFILE, "--dry-run", "--trials", 5).stdout
+    assert "budget 5 trials" in printed and "3 to 5 trials, each with all its steps" in printed and "predicted to fit" in printed
+    assert not (oppa.folder / "T").exists()
 
 
 @pytest.mark.slow

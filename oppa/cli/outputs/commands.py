@@ -127,6 +127,30 @@ class ProfileOutput(Output):
     fastest: list[FastestRow]
 
 
+class BatchPlanOutput(Output):
+    """Counts the configurations of a global batch."""
+
+    global_batch: int
+    configurations: int
+    fitting: int
+
+
+class ProfilePlanOutput(Output):
+    """Holds the plan of `oppa profile --dry-run`."""
+
+    name: str
+    launcher: str
+    method: str
+    loss_bound: float | None
+    limits: dict[str, Any]
+    batches: list[BatchPlanOutput]
+    first: Configuration | None
+    trials: list[int]
+    seconds: Pair
+    gpu_hours: Pair
+    table: dict[str, Any] | None = None
+
+
 class NoTableOutput(Output):
     """Holds the result of `oppa profile` if no configuration could run."""
 
@@ -291,7 +315,7 @@ class EnvironmentOutput(Output):
 
 OUTPUTS: dict[str, Any] = {
     "tune": TuneOutput | TunePlanOutput,
-    "profile": ProfileOutput | NoTableOutput,
+    "profile": ProfileOutput | NoTableOutput | ProfilePlanOutput,
     "verify": VerifyOutput | VerifyPlanOutput,
     "show": ShownStudyOutput | ShownTableOutput,
     "explain": ExplainOutput | InvalidOutput,

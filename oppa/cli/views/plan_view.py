@@ -7,6 +7,7 @@ from rich.markup import escape
 
 from oppa.cli.views import style
 from oppa.cli.views.summary import HEAD, problem_lines, transfer_lines, warn_if_it_does_not_pay, warn_of_unknown_device
+from oppa.problem.problem import Problem
 from oppa.report.money import expected_lines, most_lines
 from oppa.tuning.device_budget import limit_in_words
 from oppa.tuning.plan import TunePlan
@@ -22,8 +23,7 @@ def print_plan(plan: TunePlan) -> None:
     """Print the problem of a search, the launcher, the budget and the first trial, to stdout."""
     problem, limits = plan.problem, plan.problem.limits
     budget = [_trials_in_words(plan, limits.trials)] if limits.trials is not None else []
-    budget += [format_seconds(limits.wall_time_s)] if limits.wall_time_s is not None else []
-    budget += [limit_in_words(problem)] if limits.max_gpu_hours is not None else []
+    budget += time_in_words(problem)
     study = {"study": _study_in_words(plan.resumed)} if plan.resumed else {}
     rows = {**study, "runs": plan.launcher, "budget": ", ".join(budget) or "none: the search ends when every configuration was tried"}
     if plan.first is not None:
@@ -41,6 +41,12 @@ def print_plan(plan: TunePlan) -> None:
     style.print_rows(style.out(), lines, HEAD)
     warn_of_unknown_device(problem.cluster)
     warn_if_it_does_not_pay(plan.expected)
+
+
+def time_in_words(problem: Problem) -> list[str]:
+    """Return the limits of time and of hours of devices."""
+    wall_s, hours = problem.limits.wall_time_s, problem.limits.max_gpu_hours
+    return [*([format_seconds(wall_s)] if wall_s is not None else []), *([limit_in_words(problem)] if hours is not None else [])]
 
 
 def _trials_in_words(plan: TunePlan, limit: int) -> str:

@@ -1,21 +1,25 @@
-"""Show the progress of a profile like that of a search: the fastest configuration at each batch, and the expected loss."""
+"""Show the plan of a profile, its progress like that of a search, and its table."""
 
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
 from oppa.cli.views import style
+from oppa.cli.views.plan_view import time_in_words
 from oppa.cli.views.search_view import SearchView
+from oppa.cli.views.summary import HEAD, problem_lines, warn_of_unknown_device
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
 from oppa.study.records import MEASURED
 from oppa.trials.interruption import Interruption
 from oppa.tuning.profile import Profiler
-from oppa.units import format_seconds
+from oppa.tuning.spending import gpu_hours, in_words
+from oppa.units import format_hours, format_seconds, with_noun
 
 if TYPE_CHECKING:
     from oppa.tuning.outcomes import ProfileResult
+    from oppa.tuning.profile_plan import ProfilePlan
 
 
 class ProfileView(SearchView):
@@ -53,6 +57,35 @@ class ProfileView(SearchView):
 def name(configuration: Configuration) -> str:
     """Return a configuration's id together with its global batch, which the id leaves out."""
     return f"B{configuration.global_batch} {configuration.id}"
+
+
+def print_profile_plan(plan: "ProfilePlan") -> None:
+    """Print the problem of a profile, its configurations at each batch, the launcher, the budget and the first trial, to stdout."""
+    problem, limits = plan.problem, plan.problem.limits
+    budget = [with_noun(limits.trials, "trial")] if limits.trials is not None else []
+    table = {"table": f"{plan.resumed.folder}, {plan.resumed.trials} trials done; the cost is that of the rest"} if plan.resumed else {}
+    rows = {**table, "runs": plan.launcher, "budget": ", ".join(budget + time_in_words(problem)) or "none"}
+    if plan.first is not None:
+        rows["first"] = name(plan.first)
+    rows["cost"] = _cost_in_words(plan)
+    if plan.loss_bound is not None:
+        rows["ends"] = f"once the expected loss of goodput is at most {plan.loss_bound:.1%} at every noise scale"
+    made = style.table((">batch", ">configurations", ">predicted to fit"))
+    for each in plan.batches:
+        made.add_row(str(each.global_batch), f"{each.configurations:,}", f"{each.fitting:,}")
+    lines = [problem_lines(problem, problem.candidates()), *(f"[bold]{name:<6}[/] {escape(value)}" for name, value in rows.items())]
+    style.print_rows(style.out(), lines, HEAD)
+    style.out().print("", made)
+    warn_of_unknown_device(problem.cluster)
+
+
+def _cost_in_words(plan: "ProfilePlan") -> str:
+    """Return the range of a profile's cost in hours of devices, with the price of the most."""
+    cluster, (fewest, most) = plan.problem.cluster, plan.trials
+    least_hours = format_hours(gpu_hours(cluster, plan.seconds[0]))
+    most_hours = in_words(cluster, plan.problem.limits, plan.seconds[1])
+    trials = with_noun(most, "trial") if fewest == most else f"{fewest:,} to {most:,} trials"
+    return f"{least_hours} to {most_hours}: {trials}, each with all its steps"
 
 
 def print_table(found: "ProfileResult") -> None:
