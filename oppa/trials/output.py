@@ -4,6 +4,7 @@ import functools
 import logging
 from pathlib import Path
 
+from oppa.problem.bounded_text import whole_number
 from oppa.problem.command import LaunchCommand
 from oppa.problem.command_table import formats
 from oppa.problem.memory_lines import reports_lack_of_memory
@@ -53,17 +54,28 @@ def with_output(ended: TrialVerdict, folder: Path, command: LaunchCommand, *, si
     return TrialVerdict(outcome=ended.outcome, cause=cause, rank=ended.rank, traceback="\n".join(printed))
 
 
-def tell_format(folder: Path, study: str) -> None:
+def recognised(folder: Path) -> tuple[str, int | None]:
+    """Return the format in which steps of an undeclared program were recognised, empty if in none, and the total of its bar."""
+    name, _, total = (untrusted_file.read(folder / RECOGNISED, limit_bytes=100) or b"").decode(errors="replace").partition(" ")
+    return (name if name in formats() else ""), whole_number(total)
+
+
+def tell_format(folder: Path, study: str, command: LaunchCommand) -> None:
     """Warn once in a study of the format in which steps of an undeclared program were recognised, if they were."""
-    name = (untrusted_file.read(folder / RECOGNISED, limit_bytes=100) or b"").decode(errors="replace")
-    if name in formats():
-        _warn(study, name)
+    name, _ = recognised(folder)
+    if name:
+        _warn(study, name, accumulates="num_microbatches" in command.placeholders)
 
 
 @functools.cache
-def _warn(_study: str, name: str) -> None:
-    per_token = "; they are tokens, shown as steps" if "tokens_per_s" in formats()[name]["pattern"] else ""
-    _log.warning('steps are read from lines in the format "%s"%s; declare another under [command.steps]', name, per_token)
+def _warn(_study: str, name: str, *, accumulates: bool) -> None:
+    declared, unit = formats()[name], ""
+    if "tokens_per_s" in declared["pattern"]:
+        unit = "; they are tokens, shown as steps"
+    elif accumulates:
+        counted = ", of which `{num_microbatches}` make an optimizer step", ", each for an optimizer step"
+        unit = counted[declared.get("counts") != "batches"]
+    _log.warning('steps are read from lines in the format "%s"%s; declare another under [command.steps]', name, unit)
 
 
 def last_lines(folder: Path) -> list[str]:

@@ -157,7 +157,7 @@ def _verdict(folder: Path, spec: TrialSpec, monitor: TrialMonitor, exit: Exit, *
     if spec.command is None:
         return ended
     if spec.command.steps is None and monitor.measurements:
-        output.tell_format(folder, spec.study)
+        output.tell_format(folder, spec.study, spec.command)
     silent = not monitor.measurements and report is None and not crashed
     return output.with_output(ended, folder, spec.command, silent=silent, limit_s=limits.trial_time_s)
 

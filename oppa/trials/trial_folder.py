@@ -11,7 +11,8 @@ The folder holds these files:
     reporter             made by the host that reports the steps, for a command on several hosts
     attempt.json         what a user's own trainer trains, if oppa supervises it; written by oppa before the start
     paused.json          what the trainer does instead of training, and until when (Unix seconds) that may last; written by rank 0
-    recognised           name of the format in which a command prints its steps, if none is declared and one was recognised
+    recognised           name of the format in which a command prints its steps, if none is declared and one was recognised;
+                         then the total of a bar
     stdout.log           output of the trial's processes
     stderr.log           their error output
 """

@@ -13,6 +13,7 @@ from oppa.study import Lease, Trial
 from oppa.study.records import DRIFT, SEARCH, VERIFICATION
 from oppa.tuning import repeated_failures
 from oppa.tuning.answers import asking, checked_candidate, prediction_of
+from oppa.tuning.counted_batches import refuse_counted_batches
 from oppa.tuning.designer import Concurrent, Designer, Explained, Observation, Restated, incumbent
 from oppa.tuning.device_budget import worthwhile_s
 from oppa.tuning.drift import drift_of, is_due
@@ -45,11 +46,13 @@ def search(
 
     Raises:
         RepeatedFailureError: no trial took a step, and the last ones failed in the same way.
+        InputError: the steps of an undeclared program turn out to be batches.
     """
     study, limits, learned = executor.study, executor.problem.limits, dict[int, float]()
     while True:
         study.recover()
         now = _StudyState.of(executor, candidates, watches_drift=watches_drift)
+        refuse_counted_batches(executor.problem, study, now.counted)
         _teach(designer, now, learned)
         purpose, candidate, reason = _next(executor, candidates, designer, now, watches_drift=watches_drift, ends_unpaid=ends_unpaid)
         prediction = None if candidate is None else prediction_of(designer, candidate)

@@ -7,6 +7,7 @@ process; the first that reads a step is the one that reports.
 """
 
 import contextlib
+import functools
 import os
 import re
 import selectors
@@ -20,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for the modules in this folder
 
 import oppa_client
 from oppa_client import run_files
-from recognition import Recognition, end_of
+from recognition import Recognition, counts_batches, end_of
 from rewriting import rewrite
 from steps import StepCounter, facts_of
 
@@ -61,23 +62,41 @@ def main(folder):
     sys.stdout.write(f"$ {' '.join(argv)}\n")
     sys.stdout.flush()
     steps = spec.command.steps
-    counter = StepCounter(
-        per_step=steps.batches(values) if steps else 1,
+    counter = functools.partial(
+        StepCounter,
         ranks=spec.cluster.devices_per_host,
         now_s=time.monotonic(),
         tokens=values.get("tokens_per_step", 1),
         better=steps.better if steps else "",
     )
-    trial, to_end = oppa_client.Trial(folder), spec.command.originals is None
-    return Follower(trial, steps, wanted=spec.steps, counter=counter, to_end=to_end).run(argv, spec.command.variables(values))
+    accumulation = values["num_microbatches"] if "num_microbatches" in spec.command.placeholders else 1
+    follower = Follower(
+        oppa_client.Trial(folder),
+        steps,
+        wanted=spec.steps,
+        counter=functools.partial(counter, per_step=steps.batches(values)) if steps else counter,
+        accumulation=accumulation,
+        to_end=spec.command.originals is None,
+    )
+    return follower.run(argv, spec.command.variables(values))
 
 
 class Follower:
     """Starts a program, and reads its steps from its output."""
 
-    def __init__(self, trial, steps, *, wanted, counter, to_end):
-        """Follow a program of so many steps; `to_end`: what it does after its own last step is left to it."""
-        self.trial, self.wanted, self.counter, self.to_end = trial, wanted, counter, to_end
+    def __init__(self, trial, steps, *, wanted, counter, accumulation, to_end):
+        """Follow a program.
+
+        Args:
+            trial: Takes the steps.
+            steps: Declares how lines report steps; None: the format is recognised.
+            wanted: Number of steps after which the program is ended.
+            counter: Makes a counter of steps, for lines that count steps, or `per_step` batches of each.
+            accumulation: Batches of a step, which the program gets as an argument.
+            to_end: The program goes on after its own last step.
+        """
+        self.trial, self.wanted, self.to_end = trial, wanted, to_end
+        self.counter, self.counter_of, self.accumulation = counter(), counter, accumulation
         self.reporting = None
         self.pattern = re.compile(steps.pattern) if steps else None
         self.recognition = Recognition()
@@ -138,7 +157,11 @@ class Follower:
             return
         name = self.recognition.name
         self.pattern, self.end = self.recognition.patterns[name], end_of(name)
-        (self.trial.folder / RECOGNISED).write_text(name)
+        if counts_batches(name):
+            self.counter = self.counter_of(per_step=self.accumulation)
+        shown = (self.pattern.search(text) for earlier, _ in lines for text in earlier)
+        total = next((match["total"] for match in shown if match and "total" in match.groupdict()), None)
+        (self.trial.folder / RECOGNISED).write_text(f"{name} {total}" if total else name)
         for earlier, then_s in lines:
             self.read(earlier, then_s)
 

@@ -28,11 +28,13 @@ def end_of(name):
     return re.compile(end) if end else None
 
 
-class Recognition:
-    """Tries all formats on a program's lines, and keeps the lines that matched until one is established.
+def counts_batches(name):
+    """Return whether the lines of a format count batches, of which gradient accumulation makes a step."""
+    return FORMATS[name].get("counts") == "batches"
 
-    In a format that counts batches, one batch is taken for a step.
-    """
+
+class Recognition:
+    """Tries all formats on a program's lines, and keeps the lines that matched until one is established."""
 
     def __init__(self):
         self.patterns = {name: re.compile(declared["pattern"]) for name, declared in FORMATS.items()}

@@ -1,5 +1,6 @@
 """Hostile outputs of programs: lines whose steps, times, rates or objective are read as the runner `command` reads them."""
 
+import functools
 import importlib.util
 import json
 import random
@@ -91,11 +92,12 @@ def cases(seed: int) -> Iterator[Case]:
 def read(case: Case, folder: Path) -> None:
     """Read the lines as they come; raises MeasurementError if the trial fails by them."""
     stated, launch = json.loads(case.files["steps.json"]), programs()["launch"]
-    counter = programs()["steps"].StepCounter(per_step=stated["per_step"], ranks=2, now_s=0.0, tokens=4096, better=stated["better"])
+    made = {"per_step": stated["per_step"], "ranks": 2, "now_s": 0.0, "tokens": 4096, "better": stated["better"]}
+    counter = functools.partial(programs()["steps"].StepCounter, **made)
     output, lines = case.files["output"], launch.OutputLines()
     with tempfile.TemporaryDirectory() as trial:
         declared = _Steps(stated["pattern"]) if stated["pattern"] else None
-        follower = launch.Follower(_Trial(Path(trial)), declared, wanted=MOST_STEPS, counter=counter, to_end=False)
+        follower = launch.Follower(_Trial(Path(trial)), declared, wanted=MOST_STEPS, counter=counter, accumulation=1, to_end=False)
         try:
             for number, at in enumerate(range(0, len(output) + CHUNK, CHUNK), start=1):
                 follower.read(lines.complete(output[at : at + CHUNK]), float(number))
