@@ -42,6 +42,8 @@ _NO_SAVES = {"no", "disable", "skip", "without", "activation", "activations", "g
 """Parts of names that mean that nothing is saved, or no file."""
 _OFF = {"false", "no", "none", "null", "off", "never", "0", "-1"}
 _SWITCHES = {*_OFF, "", "true", "yes", "on", "auto"}
+_TOKEN = re.compile(r"<[^<>]*>")
+"""Matches a token of a tokenizer, such as `</s>`."""
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
@@ -235,7 +237,7 @@ def is_profiler(word: str) -> bool:
 
 def looks_like_path(value: str, folder: Path = HERE) -> bool:
     """Return whether a value looks like a path: by its characters, its suffix, or because such a file exists in the program's folder."""
-    if is_switch(value) or is_number(value) or _is_of_trials(value) or "\n" in value:
+    if is_switch(value) or is_number(value) or _is_of_trials(value) or "\n" in value or _TOKEN.fullmatch(value):
         return False
     return "/" in value or value[0] in "~." or Path(value).suffix.lower() in _SUFFIXES or _exists(value, folder)
 

@@ -9,6 +9,8 @@ from pathlib import PurePath
 
 _TORCHRUN, _ACCELERATE = "torchrun --nproc-per-node {count}", "accelerate launch --num_processes {count}"
 _OF_SWIFT = ("pt", "sft", "rlhf")
+_SWIFT_RANKS = ("NPROC_PER_NODE", "NNODES")
+"""Variables of which ms-swift starts torchrun if one is set, and otherwise one process (swift/cli/main.py, use_torchrun)."""
 _OF_TRL = ("sft", "dpo", "grpo", "kto", "reward", "rloo")
 _LINES: Mapping[tuple[str, str], str] = {
     **{("swift", name): f"{_TORCHRUN} -m swift.cli.{name}" for name in _OF_SWIFT},
@@ -22,11 +24,18 @@ _LINES: Mapping[tuple[str, str], str] = {
 """Launch lines by the command's name and its first argument."""
 
 
-def line_of_command(words: Sequence[str], *, count: str = "8") -> str:
+def line_of_command(words: Sequence[str], *, count: str = "8", variables: Mapping[str, str] | None = None) -> str:
     """Return how the launch line begins that does the same as a command; empty for any other command.
 
     Args:
         count: Ranks of a host.
+        variables: Those of the line and of the environment, of which some commands take their ranks; None: they are not known.
     """
     named = (PurePath(words[0]).name, words[1]) if len(words) > 1 else ("", "")
-    return _LINES.get(named, "").format(count=count)
+    line = _LINES.get(named, "").format(count=count)
+    if named[0] == "swift" and line and variables is not None:
+        if not any(variables.get(name) for name in _SWIFT_RANKS):
+            return line.replace(_TORCHRUN.format(count=count), "python")
+        if hosts := variables.get("NNODES"):
+            return line.replace("torchrun", f"torchrun --nnodes {hosts}")
+    return line

@@ -298,7 +298,7 @@ class _Peeling:
             launch = self._resolved(self.path(script.text), inherited, unknown)
         else:
             shown = dataclasses.replace(script, pieces=script.pieces[:1])
-            words = [shown, *self._words[1:]]
+            words = self._words[1:] or [shown]  # the first word behind the text is `$0`
             launch = read_script(
                 Path("sh -c"), words, environment=inherited, unknown=unknown, text=text, folder=self._folder, gpus=self._gpus
             )

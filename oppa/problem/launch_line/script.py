@@ -283,7 +283,7 @@ class _Reading:
         return self._simple(Simple(line=command.line, words=tuple((LiteralText(text=each.text, line=command.line),) for each in words)))
 
     def _launch(self, command: Simple, words: Sequence[Word]) -> None:
-        own = {assigned.name: self._variables.single(assigned.value) for assigned in command.assignments}
+        own = self._variables.copy().in_front(command.assignments)
         launch = ScriptLaunch(
             words=tuple(words),
             environment={**self._variables.exported, **own},

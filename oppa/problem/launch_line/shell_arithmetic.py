@@ -77,7 +77,7 @@ class _Expression:
             if not self._takes(")"):
                 raise ValueError
             return value
-        return int(token)
+        return int(token, 8 if token.startswith("0") else 10)
 
     def _takes(self, token: str) -> bool:
         found = not self.is_read and self._tokens[self._at] == token

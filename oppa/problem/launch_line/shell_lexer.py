@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from oppa.errors import InputError
 from oppa.plain_text import clipped
 from oppa.problem.bounds import DEEPEST, MOST_VALUES
+from oppa.problem.launch_line.shell_expansions import with_home
 from oppa.problem.launch_line.shell_syntax import GIVE_LINE, Expansion, LiteralText, Part, Parts
 
 _OPERATOR = re.compile(r"&&|\|\||;;|\|&|[\n;|&()]")
@@ -14,6 +15,7 @@ _REDIRECTION = re.compile(r"(?:[0-9]*|&)(?:>>|>\||>&|<&|<<<|<>|>|<)")
 _HERE = re.compile(r"[0-9]*<<-?\s*(['\"]?)(\w+)\1")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+_ESCAPED = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _SPECIAL = "@*#?$!-0123456789"
 
 
@@ -74,7 +76,7 @@ class Lexer:
                     self._skip_here_documents()
             else:
                 line = self._line
-                found.append(Token(operator="", parts=self._word(), line=line))
+                found.append(Token(operator="", parts=with_home(self._word()), line=line))
                 self._in_test = found[-1].bare == "[[" or (self._in_test and found[-1].bare != "]]")
         return [*found, Token(operator="\n", parts=(), line=self._line)]
 
@@ -121,6 +123,13 @@ class Lexer:
             elif each == "\\":
                 parts.append(LiteralText(text=self._text[self._at + 1 : self._at + 2], line=self._line, quoted=True))
                 self._at += 2
+            elif match := _ESCAPED.match(self._text, self._at):
+                text = match[1].encode("latin-1", "backslashreplace").decode("unicode_escape", "replace")
+                parts.append(LiteralText(text=text, line=self._line, quoted=True))
+                self._line += match[0].count("\n")
+                self._at = match.end()
+            elif self._text.startswith('$"', self._at):
+                self._at += 1
             elif each == "'":
                 end = self._closing("'")
                 parts += self._lines(self._text[self._at + 1 : end])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from oppa.errors import InputError
 from oppa.plain_text import clipped
 from oppa.problem.bounds import DEEPEST
+from oppa.problem.launch_line.shell_expansions import with_home
 from oppa.problem.launch_line.shell_lexer import ASSIGNED, Lexer, Token
 from oppa.problem.launch_line.shell_syntax import (
     DECLARES,
@@ -186,7 +187,7 @@ class _Parser:
             self._at += 1
         rest = dataclasses.replace(first, text=first.text[match.end() :])
         value = tuple(part for part in (rest, *token.parts[1:]) if not (part is rest and not rest.text))
-        return Assigned(name=match[1], value=value, array=None if array is None else tuple(array), adds=bool(match[2]))
+        return Assigned(name=match[1], value=with_home(value), array=None if array is None else tuple(array), adds=bool(match[2]))
 
 
 def _declares(parts: Parts) -> bool:

@@ -16,6 +16,7 @@ from oppa.problem.bounded_text import whole_number
 from oppa.problem.bounds import DEEPEST, MOST_EXPANDED
 from oppa.problem.launch_line.shell_arithmetic import compute
 from oppa.problem.launch_line.shell_conditions import SET_LATER
+from oppa.problem.launch_line.shell_expansions import at_index, trimmed, with_braces, with_files, without_home
 from oppa.problem.launch_line.shell_outputs import COMPUTES, computed, counts_gpus, counts_visible_gpus, printed_date
 from oppa.problem.launch_line.shell_parser import parse_script
 from oppa.problem.launch_line.shell_syntax import GIVE_LINE, Assigned, Command, Expansion, LiteralText, Parts, Simple, every_command
@@ -101,6 +102,12 @@ class Variables:
         for each in every_command(commands):
             self._assigned |= {assigned.name for assigned in each.assignments} if isinstance(each, Simple) else set()
 
+    def in_front(self, assignments: Iterable[Assigned]) -> dict[str, Word]:
+        """Set variables as in front of a command, each with those before it, and return them."""
+        for each in assignments:
+            self.put(each.name, self.single(each.value))
+        return {each.name: self._set[each.name][0] for each in assignments}
+
     def put(self, name: str, value: Word) -> None:
         """Set a variable to a word."""
         self._set[name] = (value,)
@@ -162,6 +169,11 @@ class Variables:
 
     def fields(self, parts: Parts) -> list[Word]:
         """Return the words that a word of the script becomes: none, one or several."""
+        folder = Path(self._set["PWD"][0].text) if "PWD" in self._set else Path.cwd()
+        return [word for each in with_braces(parts) for word in with_files(each, self._divided(each), folder)]
+
+    def _divided(self, parts: Parts) -> list[Word]:
+        """Return the words of a word without braces, split at the blanks of what is unquoted."""
         if (whole := self._array_alone(parts)) is not None:
             return list(whole)
         found = self._fragments(parts)
@@ -187,7 +199,9 @@ class Variables:
         if len(alone) != 1 or not isinstance(part := alone[0], Expansion) or part.kind != "variable":
             return None
         match = _PARAMETER.fullmatch(part.body)
-        if match is None or match["how"]:
+        if match is None or (part.quoted and "*" in (match["name"], (match["index"] or "")[1:-1])):
+            return None
+        if match["how"] and not self._is_itself_if_set(match):
             return None
         found = None
         if match["name"] in "@*" and not match["index"]:
@@ -199,6 +213,12 @@ class Variables:
         if found is None or part.quoted:
             return found
         return tuple(self.divided(found))
+
+    def _is_itself_if_set(self, match: re.Match[str]) -> bool:
+        """Return whether an expansion such as `${A[@]:-x}` or `${A[@]+"${A[@]}"}` stands for the words of an array that has some."""
+        words = self.arguments if match["name"] == "@" else self._set.get(match["name"], ())
+        own = match["name"] + (match["index"] or "")
+        return bool(words) and (match["how"] in ("-", ":-") or (match["how"] in ("+", ":+") and match["rest"].strip('"') == f"${{{own}}}"))
 
     def _fragments(self, parts: Parts, depth: int = 0) -> list[_Fragment]:
         if depth > DEEPEST:
@@ -235,7 +255,7 @@ class Variables:
         name, index, how, rest = match["name"], match["index"], match["how"] or "", match["rest"] or ""
         value = self._value(name, index or "")
         if how.startswith(("#", "%", "/")):
-            return _trimmed(value, how, rest) or missing
+            return trimmed(value, how, rest) or missing
         stated = value is not None and (bool("".join(piece.text for piece in value)) or not how.startswith(":"))
         if how.endswith("+"):
             return self._text(rest, part, depth) if stated else []
@@ -258,6 +278,7 @@ class Variables:
         """Return the pieces of a text inside an expansion, such as a default."""
         commands = parse_script(f": {rest}", source=self.source) if rest.strip() else ()
         words = commands[0].words[1:] if commands and isinstance(commands[0], Simple) else ()
+        words = tuple(map(without_home, words)) if part.quoted else words
         found: list[WordPiece] = []
         for number, each in enumerate(words):
             blank = [WordPiece(text=" ", origin=f"{self.source}:{part.line}")] if number else []
@@ -284,8 +305,7 @@ class Variables:
             words = self._set[name]
             if index in ("[@]", "[*]"):
                 return _with_blanks(words)
-            at = whole_number(index.strip("[]")) if index else 0
-            return list(words[at].pieces) if at is not None and at < len(words) else []
+            return at_index(words, index)
         if name in self._environment and not index and not is_secret(name, self._environment[name]):
             return [WordPiece(text=self._environment[name], origin=f"{ENVIRONMENT} {name}")]
         return None
@@ -352,25 +372,6 @@ def _has_subscripts(assigned: Assigned) -> bool:
     """Return whether an array is given by subscripts, as in `([1]=a)`."""
     firsts = (parts[0] for parts in assigned.array or () if parts)
     return any(isinstance(each, LiteralText) and not each.quoted and re.match(r"\[.*", each.text) for each in firsts)
-
-
-def _trimmed(value: list[WordPiece] | None, how: str, rest: str) -> list[WordPiece]:
-    """Return a value without a prefix or a suffix such as `.*`; nothing for other patterns."""
-    if value is None or len(value) != 1 or value[0].missing:
-        return []
-    text = value[0].text
-    match how, rest:
-        case "##", "*/":
-            text = text.rpartition("/")[2]
-        case "%", "/*":
-            text = text.rpartition("/")[0]
-        case (("#" | "##"), _) if not re.search(r"[*?\[$]", rest):
-            text = text.removeprefix(rest)
-        case (("%" | "%%"), _) if not re.search(r"[*?\[$]", rest):
-            text = text.removesuffix(rest)
-        case _:
-            return []
-    return [dataclasses.replace(value[0], text=text)]
 
 
 def _with_blanks(words: Sequence[Word]) -> list[WordPiece]:

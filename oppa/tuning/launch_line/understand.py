@@ -120,11 +120,11 @@ def _devices(sources: LineSources, framework: str, settings: Mapping[str, Any]) 
         return dataclasses.replace(devices, per_host=per_host, origin="--set")
     if devices.per_host is None and launcher is None and not sources.line.stage("step"):
         name = sources.line.program_name
-        same = line_of_command([sources.line.program.text, *texts(sources.line.arguments)], count=_stated_ranks(sources))
+        words = [sources.line.program.text, *texts(sources.line.arguments)]
+        same = line_of_command(words, count=_stated_ranks(sources), variables=_stated_variables(sources))
         such = f", such as `{written_out(sources, same)}`" if same else ""
-        hint = (
-            f"give the launch line of torchrun or accelerate that `{name}` starts{such}, or state them: `--set cluster.devices_per_host=8`"
-        )
+        of = "" if same.startswith("python") else " of torchrun or accelerate"
+        hint = f"give the launch line{of} that `{name}` starts{such}, or state them: `--set cluster.devices_per_host=8`"
         keyed_program = keyed_programs().get(framework)
         if keyed_program is not None and keyed_program.devices:
             hint = f"state `{' '.join(keyed_program.words(keyed_program.devices, 8))}` in the line; or {hint}"
@@ -135,9 +135,14 @@ def _devices(sources: LineSources, framework: str, settings: Mapping[str, Any]) 
 
 
 def _stated_ranks(sources: LineSources) -> str:
-    """Return the ranks of a host that an option or the usual variable states, else the GPUs here, else a number that stands for them."""
-    options, name = trainer_options(sources), "NPROC_PER_NODE"
+    """Return the ranks of a host that an option or a usual variable states, else the GPUs here, else a number that stands for them."""
+    options, variables = trainer_options(sources), _stated_variables(sources)
     stated = next((text for option in _RANKS if (text := options.value(option)).isdigit()), "")
-    word = sources.line.variable(name)
-    usual = word.text if word is not None else sources.environment.get(name) or variables_of(sources).get(name, "")
-    return stated or usual or str(sources.machine.gpus or 8)
+    visible = variables.get("CUDA_VISIBLE_DEVICES", "")
+    return stated or variables.get("NPROC_PER_NODE") or str(visible.count(",") + 1 if visible else sources.machine.gpus or 8)
+
+
+def _stated_variables(sources: LineSources) -> dict[str, str]:
+    """Return the variables of the environment, of the file of a command, and of the line, each before those in front of it."""
+    own = {name: word.text for name, word in sources.line.environment if not word.missing}
+    return {**sources.environment, **variables_of(sources), **own}

@@ -124,6 +124,22 @@ SCRIPTS = [
     "L=12; case x in x) L=24;; esac | cat",
     "L=12; if true; then L=24; fi | cat",
 ]
+WORDS = [
+    'python train.py ~ ~/a x~ --a=~/b \'~\' "~/c" ~$L ~"/d"',
+    'A=~/a; B=~; python train.py $A $B "${C:-~/c}"',
+    "export A=~/a; python train.py $A",
+    "cd ~/proj; python train.py $PWD",
+    "python train.py d/{a,b}.json {1..3} {03..1} x{a,b}{c,d} {a} {} '{a,b}' {a..c}",
+    'A=(d/{a,b}.json); python train.py "${A[@]}"',
+    "python train.py *.conf 'e*' \"e*\" e?.sh [eh]* none-* proj/*.sh",
+    "A='*.conf'; python train.py $A \"$A\"",
+    'A=(*.conf e.s*); python train.py "${A[@]}"',
+    'A=(a b c); python train.py ${A[-1]} ${A[-3]} "${A[*]}"',
+    'A=(a \'b c\'); python train.py "${A[@]:-x}" "${B[@]:-x}" "${A[@]+"${A[@]}"}"',
+    "python train.py $'a\\tb\\'c' $\"x y\"",
+    "python train.py $((010+1)) $((08))",
+    "A=1 B=$A python train.py",
+]
 ARGUMENT_SCRIPTS = [
     'set -- --bs 4 "$@"',
     "set --",
@@ -173,14 +189,16 @@ def started_by_bash(script: str, line: str, folder: Path, arguments: list[str]) 
     prints = line.replace("python train.py", r"printf '%s\n'")
     shown = f"{script}\n{prints} > {shlex.quote(str(folder / 'words'))}\n"
     (folder / "shown.sh").write_text(shown)
-    subprocess.run(["bash", "shown.sh", *arguments], cwd=folder, env={"PATH": "/usr/bin:/bin"}, capture_output=True, check=False)
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder)}
+    subprocess.run(["bash", "shown.sh", *arguments], cwd=folder, env=environment, capture_output=True, check=False)
     return (folder / "words").read_text().splitlines()
 
 
 def read(text: str, arguments: list[str]) -> list[str] | None:
     """Return the words of the program as the reader has them; None if they are unknown."""
     try:
-        launch = read_script(Path("shown.sh"), typed(["shown.sh", *arguments]), environment={}, text=text)
+        environment = {"HOME": str(Path.cwd())}
+        launch = read_script(Path("shown.sh"), typed(["shown.sh", *arguments]), environment=environment, text=text)
     except InputError:
         return None
     found = launch.words[2:]
@@ -191,6 +209,13 @@ def read(text: str, arguments: list[str]) -> list[str] | None:
 def test_a_variable_is_that_of_bash_or_unknown(script, folder) -> None:
     found = read(f"{script}\n{LAYERS}\n", [])
     assert found is None or found == started_by_bash(script, LAYERS, folder, [])
+
+
+@pytest.mark.parametrize("script", WORDS)
+def test_words_are_those_of_bash_or_unknown(script, folder) -> None:
+    *before, line = script.rpartition("python train.py")[0], f"python train.py{script.rpartition('python train.py')[2]}"
+    found = read(f"{script}\n", [])
+    assert found is None or (found or [""]) == started_by_bash("".join(before), line, folder, [])
 
 
 @pytest.mark.parametrize("script", ARGUMENT_SCRIPTS)

@@ -64,6 +64,11 @@ def test_a_string_for_a_shell_is_a_script() -> None:
     assert texts(line.arguments) == ["--tp", "4"]
 
 
+def test_words_behind_a_string_for_a_shell_begin_with_its_name() -> None:
+    assert texts(read("""bash -c 'torchrun train.py "$0" "$1"' x y""").arguments) == ["x", "y"]
+    assert texts(read("""bash -c 'torchrun train.py "$@"' x y z""").arguments) == ["y", "z"]
+
+
 @pytest.mark.parametrize("inner", ["sh -c '$LAUNCHER t.py $MORE'", 'sh -c "$LAUNCHER t.py $MORE"', "sh inner.sh"])
 def test_a_shell_inherits_the_words_of_a_variable_of_which_a_part_is_unknown(inner, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -103,6 +103,9 @@ def test_a_program_whose_source_starts_ranks_is_not_taken_for_one_process(tmp_pa
     ("line", "same"),
     [
         ("NPROC_PER_NODE=4 swift sft --model m", "`torchrun --nproc-per-node 4 -m swift.cli.sft ...`"),
+        ("NNODES=2 NPROC_PER_NODE=4 swift sft --model m", "`torchrun --nnodes 2 --nproc-per-node 4 -m swift.cli.sft ...`"),
+        ("NNODES=2 CUDA_VISIBLE_DEVICES=0,1 swift sft --model m", "`torchrun --nnodes 2 --nproc-per-node 2 -m swift.cli.sft ...`"),
+        ("CUDA_VISIBLE_DEVICES=0 swift sft --model m", "`python -m swift.cli.sft ...`"),
         ("llamafactory-cli train sft.yaml", "`torchrun --nproc-per-node 8 -m llamafactory.launcher ...`"),
         ("axolotl train sft.yml", "`accelerate launch --num_processes 8 -m axolotl.cli.train ...`"),
         ("axolotl train sft.yml --num-processes=3", "`accelerate launch --num_processes 3 -m axolotl.cli.train ...`"),
