@@ -1,7 +1,7 @@
 """Control one job under one policy: record its steps, decide when the policy runs, and account for the effect of its decisions.
 
 The policy runs every few steps. Once a configuration has run for enough steps, their times refine the table. The policy may then revert
-the change. A configuration that could not be built is not proposed again.
+the change. Before later decisions, all recent steps refine the table. A configuration that could not be built is not proposed again.
 
 Worth is goodput times seconds (`GoodputAccount`). A step adds the progress it made, however long it took, and pauses add nothing. The
 reference is a job that stays in its first configuration: all elapsed time counts, at the speed of that configuration in the refined table.
@@ -9,7 +9,9 @@ Before the first change the two are equal except for failed attempts: a job that
 """
 
 import dataclasses
+import functools
 import math
+import operator
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,7 +22,7 @@ from oppa.control.segment import RECENT, Segment
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed, StepTaken
-from oppa.table.refinement import StepTimeObservation, with_common_variance
+from oppa.table.refinement import StepTimeObservation, plain_first, with_common_variance
 from oppa.training.run.step_times import WARM_UP
 
 EVERY = 10
@@ -124,9 +126,8 @@ class Controller:
             return self._rolled_back(segment, seen, began)
         if not segment.proven and segment.counted >= self._proof:
             segment.proven = True
-            self._refine(self._observations(segment))
-            if undone := self._undone(segment, seen):
-                return self._onward(segment, seen) or undone
+            if decision := self._measured(segment, seen):
+                return decision
         if self._policy.window is not None:
             return self._after_window(seen, segment)
         self._until_next -= 1
@@ -215,9 +216,19 @@ class Controller:
         """Return the speed of each configuration, the current segment included."""
         found, own = dict(self._ended), segment.observation
         if own is not None and own.configuration in found:
-            earlier, own = with_common_variance((found[own.configuration], own))
-            own = earlier + own
+            own = functools.reduce(operator.add, with_common_variance(plain_first((found[own.configuration], own))))
         return list((found if own is None else {**found, own.configuration: own}).values())
+
+    def _measured(self, segment: Segment, seen: StepTaken) -> Decision | None:
+        """Refine the table by a segment; return a decision to leave its configuration if the change to it was not worth it, else None.
+
+        A change is checked by its first steps. If those were too few without steps in two, it is checked again by enough others.
+        """
+        is_checked = segment.refined_at > 0
+        segment.refined_at = segment.steps if len(segment.counted_s) >= self._proof else 0
+        self._refine(self._observations(segment))
+        undone = None if is_checked else self._undone(segment, seen)
+        return undone and (self._onward(segment, seen) or undone)
 
     def _refine(self, observations: Sequence[StepTimeObservation]) -> None:
         self._refined_by = observations
@@ -262,6 +273,8 @@ class Controller:
         return None if decision.command == DecisionKind.NO_OP or decision.configuration == segment.came_from else decision
 
     def _decide(self, seen: StepTaken, segment: Segment) -> Decision:
+        if segment.is_due(self._proof) and (decision := self._measured(segment, seen)):
+            return decision
         state = self._state(seen, segment)
         decision = self._policy.decide(state)
         self._on_the_way = decision.configuration if decision.onward else None

@@ -35,6 +35,8 @@ class Segment:
     """True if the segment began with a change of layout."""
     proven: bool = False
     """True once enough steps were counted to measure the speed."""
+    refined_at: int = 0
+    """Number of its steps when the table was last refined by enough plain ones; 0 before."""
 
     def took(self, seconds: float, *, in_two: bool = False) -> None:
         """Record one more step."""
@@ -49,13 +51,21 @@ class Segment:
         """Return the number of steps after the warm-up, as far as their times are kept."""
         return len(self.counted_s) + len(self.in_two_s)
 
+    def is_due(self, proof: int) -> bool:
+        """Return True if the segment should refine the table again.
+
+        That is once `proof` plain steps exist, whenever the steps have doubled since then, and after RECENT more in any case.
+        """
+        return len(self.counted_s) >= proof and self.steps >= min(2 * self.refined_at, self.refined_at + RECENT)
+
     @property
     def observation(self) -> StepTimeObservation | None:
         """Return the speed of the segment; None if it has too few counted steps, or measures no row of the table."""
-        times_s = self.counted_s if len(self.counted_s) > 1 else self.in_two_s
+        in_two = len(self.counted_s) < 2
+        times_s = self.in_two_s if in_two else self.counted_s
         if len(times_s) < 2 or self.local_batches:
             return None
-        return StepTimeObservation.of(self.configuration, list(times_s))
+        return StepTimeObservation.of(self.configuration, list(times_s), in_two=in_two)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

@@ -52,9 +52,11 @@ class StepTimeObservation:
     """Logarithm of the number of steps over the seconds that they took."""
     variance: float
     """Variance of a single step's log rate, such that this over `steps` is that of the mean of all steps."""
+    in_two: bool = False
+    """True if the steps had a single micro-batch that was taken in two to be measured, which takes longer."""
 
     @classmethod
-    def of(cls, configuration: Configuration, step_times_s: Sequence[float]) -> Self:
+    def of(cls, configuration: Configuration, step_times_s: Sequence[float], *, in_two: bool = False) -> Self:
         """Return the observation that step times give, in seconds, shape (q,), q >= 2.
 
         The relative variance of a time is that of the logarithm of its rate. It is larger if consecutive steps vary together.
@@ -68,7 +70,7 @@ class StepTimeObservation:
             raise MeasurementError(f"{values} cannot refine a table", hint="give two or more step times, finite and positive")
         mean_s = statistics.fmean(step_times_s)
         steps, variance = len(step_times_s), variance_of_mean(np.asarray(step_times_s, np.float64)) / mean_s**2
-        return cls(configuration=configuration, steps=steps, log_steps_per_s=-math.log(mean_s), variance=steps * variance)
+        return cls(configuration=configuration, steps=steps, log_steps_per_s=-math.log(mean_s), variance=steps * variance, in_two=in_two)
 
     def __add__(self, other: Self) -> Self:
         """Combine two observations of one configuration into one that refines a table equally."""
@@ -158,6 +160,13 @@ def posterior(
     after[places] = medians[places] * np.exp((1 - share) * delta + share * surprises)
     deviations[places] = np.sqrt((1 - share) ** 2 * variance + share * noise)
     return after, deviations
+
+
+def plain_first(observations: Iterable[StepTimeObservation]) -> list[StepTimeObservation]:
+    """Return observations without the steps in two of configurations that have others."""
+    known = list(observations)
+    plain = {each.configuration for each in known if not each.in_two}
+    return [each for each in known if not each.in_two or each.configuration not in plain]
 
 
 def with_common_variance(observations: Iterable[StepTimeObservation]) -> list[StepTimeObservation]:
