@@ -1,6 +1,7 @@
 """Detect loss spikes: narrow ones pass by themselves, wide ones require a roll-back (COPUS, appendix E).
 
-Trainers may report a loss only now and then. The steps between report none, and are left out.
+Trainers may report a loss only now and then. The steps between report none, and are left out. A run that resumes an earlier checkpoint
+takes steps again. What the detector has of them is void.
 
 Notation (the last WINDOW losses that were calm, that is, not high):
     centre     their median
@@ -31,7 +32,8 @@ class LossSpikes:
     """Detects loss spikes, and is updated with each step that reports its loss."""
 
     def __init__(self) -> None:
-        self._calm = deque[float](maxlen=WINDOW)
+        self._calm = deque[tuple[int, float]](maxlen=WINDOW)
+        """Step and loss of each."""
         self._began: int | None = None
         self._high = 0
 
@@ -47,9 +49,10 @@ class LossSpikes:
             step: Number of the step.
             loss: Its loss; None if it is not finite.
         """
+        self._forget_from(step)
         if not self._is_high(loss):
             assert loss is not None
-            self._calm.append(loss)
+            self._calm.append((step, loss))
             self._began, self._high = None, 0
             return None
         self._began, self._high = step if self._began is None else self._began, self._high + 1
@@ -63,14 +66,22 @@ class LossSpikes:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that `snapshot` returned."""
-        self._calm.extend(state["calm"])
+        self._calm.extend((step, loss) for step, loss in state["calm"])
         self._began, self._high = state["began"], state["high"]
+
+    def _forget_from(self, step: int) -> None:
+        """Forget the losses of a step and of those after it, which are taken again."""
+        while self._calm and self._calm[-1][0] >= step:
+            self._calm.pop()
+        if self._began is not None and self._began >= step:
+            self._began, self._high = None, 0
 
     def _is_high(self, loss: float | None) -> bool:
         if len(self._calm) < ENOUGH:
             return loss is None
         if loss is None or not math.isfinite(loss):
             return True
-        centre = statistics.median(self._calm)
-        spread = _NORMAL * statistics.median(abs(each - centre) for each in self._calm)
+        calm = [each for _, each in self._calm]
+        centre = statistics.median(calm)
+        spread = _NORMAL * statistics.median(abs(each - centre) for each in calm)
         return loss > centre + HIGH * max(spread, LEAST * abs(centre))
