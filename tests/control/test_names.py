@@ -33,6 +33,18 @@ def _at_work(opened) -> None:
     assert heard(opened) == Ack(number=welcome.number + 1)
 
 
+def _trained(port, token, run: str, losses: list[float]) -> list[str]:
+    """Take a step of each loss, and return what was decided."""
+    with line(port, token, **{RUN: run} if run else {}) as opened:
+        opened.send(hello().to_json())
+        number, decided = heard(opened).number, []
+        for count, loss in enumerate(losses, 1):
+            opened.send(step(number + count, step=count - 1, samples=64 * count, loss=loss).to_json())
+            while not isinstance(said := heard(opened), Ack):
+                decided.append(said.command)
+    return decided
+
+
 def _named(port, token) -> ServiceAddress:
     return ServiceAddress("a-job", port, token)
 
@@ -148,3 +160,34 @@ def test_a_run_that_holds_its_name_goes_on_after_the_service_has_started_again(t
             _at_work(again)
             with pytest.raises(RunError, match="another run"), _named(port, token).held(OTHER):
                 pass
+
+
+@pytest.mark.parametrize("policy", ["goodput", ""], ids=["snapshots", "replay"])
+def test_a_run_that_takes_over_a_name_begins_anew(policy, tmp_path, table) -> None:
+    """Its loss is no spike after that of the older run. It has a page of its own, also after a restart of the service."""
+    with serving(tmp_path, table, GoodputPolicy, policy=policy) as (service, port):
+        token = service.tokens.of_job("a-job")
+        _trained(port, token, ONE, [3.0] * 120)
+        until(lambda: not service._speaking)
+        assert "roll_back" not in _trained(port, token, OTHER, [30.0] * 15)
+        assert len(service.jobs["a-job"].history.points) == 15 and service.jobs["a-job"].number == 135
+        until(lambda: not service._speaking)
+        state = service.jobs["a-job"].snapshot()
+    with serving(tmp_path, table, GoodputPolicy, port, policy=policy) as (service, port):
+        assert service.jobs["a-job"].snapshot() == state
+        _trained(port, token, OTHER, [30.0] * 5)
+        until(lambda: not service._speaking)
+        _trained(port, token, "", [30.0] * 5)
+        assert len(service.jobs["a-job"].history.points) == 25, "the same run, and one that states none, go on"
+
+
+def test_a_name_that_was_taken_over_keeps_nothing_of_the_older_run_after_a_restart(tmp_path, table) -> None:
+    """The new run has sent no message yet."""
+    with serving(tmp_path, table, GoodputPolicy, policy="goodput") as (service, port):
+        token = service.tokens.of_job("a-job")
+        _trained(port, token, ONE, [3.0] * 120)
+        until(lambda: not service._speaking)
+        _trained(port, token, OTHER, [])
+    with serving(tmp_path, table, GoodputPolicy, port, policy="goodput") as (service, _):
+        job = service.jobs["a-job"]
+        assert (job.number, job.run, job.last, job.history.points) == (120, OTHER, None, [])

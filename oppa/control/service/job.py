@@ -20,12 +20,15 @@ class ControlledJob:
     Args:
         hello: The first message.
         control: Factory of the controller for a hello.
+        run: UUID of the run; empty if unknown.
+        begun: Number of the last message of earlier runs of the name.
     """
 
-    def __init__(self, hello: Hello, control: Callable[[Hello], Controller]) -> None:
+    def __init__(self, hello: Hello, control: Callable[[Hello], Controller], *, run: str = "", begun: int = 0) -> None:
         self.name, self.controller = hello.job, control(hello)
         self._hello, self._control = hello, control
-        self.number = 0
+        self.run, self.begun = run, begun
+        self.number = begun
         """Largest message number accepted so far."""
         self.unsaved = 0
         """Number of messages accepted since the last snapshot."""
@@ -38,8 +41,9 @@ class ControlledJob:
         self._heard = False
         """True if the newest decision was sent to the job."""
 
-    def begin(self, hello: Hello) -> None:
+    def begin(self, hello: Hello, run: str = "") -> None:
         """Continue under the hello of another connection: a later process of a run may have another length, bounds or learning rate."""
+        self.run = self.run or run
         if hello == self._hello:
             return
         earlier, self.controller, self._hello = self.controller, self._control(hello), hello

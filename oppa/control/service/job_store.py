@@ -6,6 +6,7 @@ A start replays at most UNSAVED messages in total, or LEAST messages of each job
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import logging
 import sqlite3
 from pathlib import Path
@@ -66,17 +67,32 @@ class JobStore:
         self._disk.submit(self._journal.close).result()
         self._disk.shutdown()
 
-    async def begin(self, hello: Hello) -> tuple[ControlledJob, int]:
-        """Store a hello; return its job, which is created if it is new, and the number of its last message on disk."""
-        await asyncio.get_running_loop().run_in_executor(self._disk, self._journal.begin, hello.job, hello.to_json())
-        job = self.jobs.get(hello.job) or self.jobs.setdefault(hello.job, ControlledJob(hello, self._control))
-        job.begin(hello)
+    async def begin(self, hello: Hello, run: str = "") -> tuple[ControlledJob, int]:
+        """Store a hello; return its job and the number of its last message on disk.
+
+        The job is created if it is new, or if the name was that of another run. Message numbers go on.
+
+        Args:
+            hello: The first message of a connection.
+            run: UUID of the run; empty if unknown, which continues the job of any run.
+        """
+        job = self.jobs.get(hello.job)
+        if job is None or (run and job.run and run != job.run):
+            job = self.jobs[hello.job] = ControlledJob(hello, self._control, run=run, begun=job.number if job else 0)
+        job.begin(hello, run)
+        store = functools.partial(self._journal.begin, hello.job, hello.to_json(), run=job.run, begun=job.begun)
+        await asyncio.get_running_loop().run_in_executor(self._disk, store)
         number = job.number  # an older connection may still add messages that wait for the disk
         await self.on_disk()
         return job, number
 
     def take(self, job: ControlledJob, message: StepTaken | Changed, text: str) -> None:
-        """Process a message of a job, and queue its JSON text for the disk unless its number was accepted before."""
+        """Process a message of a job, and queue its JSON text for the disk unless its number was accepted before.
+
+        Late messages of a run whose name another one has taken over are ignored.
+        """
+        if self.jobs.get(job.name) is not job:
+            return
         if message.number > job.number:
             self._waiting.append((job.name, message.number, text))
             self.taken += 1
@@ -144,7 +160,7 @@ class JobStore:
         found = {}
         for name, text in self._journal.jobs():
             hello = _hello(name, text)
-            found[name] = job = self._from_snapshot(hello) or ControlledJob(hello, self._control)
+            found[name] = job = self._from_snapshot(hello) or self._fresh(hello)
             for message_text in self._journal.messages(name, after=job.number):
                 self._replay(job, message_text)
             _log.info("job `%s`: %d messages replayed", name, job.unsaved)
@@ -152,12 +168,19 @@ class JobStore:
                 self._keep([snapshot])
         return found
 
+    def _fresh(self, hello: Hello) -> ControlledJob:
+        """Return a job that has taken no message of its run yet."""
+        run, begun = self._journal.run(hello.job)
+        return ControlledJob(hello, self._control, run=run, begun=begun)
+
     def _from_snapshot(self, hello: Hello) -> ControlledJob | None:
-        """Return a job as its snapshot has it; None without a valid snapshot."""
+        """Return a job as its snapshot has it; None without a valid snapshot of its run."""
         try:
             if (stored := self._journal.snapshot(hello.job)) is None:
                 return None
-            job = ControlledJob(hello, self._control)
+            job = self._fresh(hello)
+            if stored.number <= job.begun:
+                return None
             if (state := stored.verified(self._control.basis)) is not None:
                 job.restore(state)
                 return job

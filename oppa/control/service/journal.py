@@ -27,6 +27,7 @@ create table if not exists messages (
     job text not null references jobs (name), number integer not null, text text not null, primary key (job, number)
 ) without rowid;
 create table if not exists snapshots (job text primary key, number integer not null, state text not null, digest text not null);
+create table if not exists runs (job text primary key references jobs (name), run text not null, begun integer not null) without rowid;
 """
 
 
@@ -58,9 +59,18 @@ class Journal:
             message = f"`{folder / FILE}` has format {found[0]}, but this version of oppa reads {VERSION}"
             raise InputError(message, hint="use the version of oppa that wrote it")
 
-    def begin(self, job: str, hello: str) -> None:
-        """Store the hello of a job, or replace it."""
-        self._db.execute("insert into jobs values (?, ?) on conflict (name) do update set hello = excluded.hello", (job, hello))
+    def begin(self, job: str, hello: str, *, run: str = "", begun: int = 0) -> None:
+        """Store the hello of a job and its run, or replace them.
+
+        Args:
+            job: Name of the job.
+            hello: Its first message.
+            run: UUID of its run; empty if unknown.
+            begun: Number of the last message of earlier runs.
+        """
+        with self._transaction():
+            self._db.execute("insert into jobs values (?, ?) on conflict (name) do update set hello = excluded.hello", (job, hello))
+            self._db.execute("insert or replace into runs values (?, ?, ?)", (job, run, begun))
 
     def add(self, messages: Iterable[tuple[str, int, str]]) -> None:
         """Store messages, given as job, number and text; they are on disk when this returns. Stored numbers are ignored."""
@@ -76,6 +86,11 @@ class Journal:
     def jobs(self) -> list[tuple[str, str]]:
         """Return the name and the hello of each job, sorted by name."""
         return list(self._db.execute("select name, hello from jobs order by name"))
+
+    def run(self, job: str) -> tuple[str, int]:
+        """Return the UUID of a job's run, and the number of the last message of earlier runs; an empty text and 0 if unknown."""
+        known = "select cast(run as text), cast(begun as integer) from runs where job = ?"
+        return self._db.execute(known, (job,)).fetchone() or ("", 0)
 
     def snapshot(self, job: str) -> Snapshot | None:
         """Return the snapshot of a job; None if there is none, or the journal lacks the message after which it was taken."""

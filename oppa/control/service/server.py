@@ -207,7 +207,7 @@ class Service:
                 hello = from_job(await connection.recv())
             if not isinstance(hello, Hello) or hello.job != name:
                 raise ProtocolError(f"the first message is not the hello of `{name}`")
-            job, stored = await self._store.begin(hello)
+            job, stored = await self._store.begin(hello, run_of(connection.request))
             await send(connection, Welcome(number=stored).to_json())
             await self._take_in(connection, job)
         except (ProtocolError, TimeoutError) as error:
