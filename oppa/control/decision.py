@@ -97,6 +97,11 @@ class JobState:
     """Smallest excluded global batch, in sequences, because the loss rose at that size."""
 
     @property
+    def is_too_large(self) -> bool:
+        """Return True if the present batch is excluded itself: a trainer that is not rolled back has it until a policy reduces it."""
+        return self.configuration.global_batch >= self.too_large
+
+    @property
     def useful_s(self) -> float:
         """Return the seconds outside changes of layout (T_useful of COPUS, Algorithm 2)."""
         return self.elapsed_s - self.reconfiguring_s

@@ -1,5 +1,7 @@
 """A policy is chosen by name, with settings; batch size warm-up has stages."""
 
+import dataclasses
+
 import pytest
 
 from oppa.control.decision import DecisionKind, Limit
@@ -91,3 +93,27 @@ def test_a_setting_out_of_range_is_refused_with_its_value_before_any_job(text, t
         with pytest.raises(InputError, match=rf"`{name} = {float(value):g}(\.0)?`") as refusal:
             make()
         assert refusal.value.hint
+
+
+SPIKED = {"variance_ratio": 1e4, "worker_variance_ratio": 1e4, "samples": 900, "remaining_samples": 100}
+
+
+@pytest.mark.parametrize("name", ["goodput", "goodput-paper", "critical-batch", "norm-test", "norm-test-paper", "stagewise"])
+@pytest.mark.parametrize("present", [128, 256])
+def test_a_batch_at_which_the_loss_rose_is_reduced_by_a_trainer_that_is_not_rolled_back(name, present, table) -> None:
+    state = at(DATA, present, noise_scale=1e4, too_large=128.0, **SPIKED)
+    decision = policy_of(name)(ThroughputIndex(table)).decide(state)
+    assert decision.command == DecisionKind.SCALE_BS and decision.configuration.global_batch == 64
+    assert decision.limits == (Limit.SPIKE,)
+
+
+@pytest.mark.parametrize("name", ["goodput", "norm-test"])
+def test_a_smaller_batch_after_a_spike_states_it_and_is_one_that_can_be_reached(name, table) -> None:
+    policy = policy_of(name)(ThroughputIndex(table))
+    state = at(DATA, 128, noise_scale=1e4, too_large=128.0, reconfiguration_s=1e6, **SPIKED)
+    assert "the loss rose at batch 128" in policy.decide(state).reason
+    below = frozenset(each for each in policy._throughputs.configurations if each.global_batch < 128)
+    stays = policy.decide(dataclasses.replace(state, unbuildable=below))
+    assert stays.command == DecisionKind.NO_OP and "the loss rose at batch 128" in stays.reason
+    other = frozenset(each for each in below if each.dp == 2)
+    assert policy.decide(dataclasses.replace(state, unbuildable=other)).command == DecisionKind.NO_OP, "no time is left for another layout"

@@ -15,6 +15,8 @@ candidate in the present layout: 5% is about the uncertainty between two rows of
 Growth. Sometimes the best candidate exceeds the growth limit, and no intermediate batch is better than the present one. The paper's
 controller then stays. By default it goes there in steps, if they are not worse than the present configuration by more than the margin.
 
+Spikes. If the loss rose at the present batch, the best candidate below that batch is chosen, in the paper's form too.
+
 Reverts. The paper's controller never reverts a change. By default a configuration that turns out worse than the previous one is left.
 
 Learning rate. By default a larger learning rate counts only while there is gradient noise (`oppa.table.goodput`).
@@ -109,10 +111,11 @@ class GoodputPolicy(Policy):
             return self._staying(state, weighed, current, best)
         moves = ParallelStrategy.of(chosen.configuration) != ParallelStrategy.of(state.configuration)
         onward = "" if weighed.onward is None else f", as a step towards {weighed.onward.global_batch}"
+        risen = f"the loss rose at batch {state.too_large:g}: " if state.is_too_large else ""
         return Decision(
             command=DecisionKind.RECONFIGURE if moves else DecisionKind.SCALE_BS,
             configuration=chosen.configuration,
-            reason=f"{_comparison(chosen, current, noise_scale)}{onward}{state.cost_of(chosen.configuration)}",
+            reason=f"{risen}{_comparison(chosen, current, noise_scale)}{onward}{state.cost_of(chosen.configuration)}",
             limits=() if chosen.configuration == best[0].configuration else weighed.against(best[0]),
             current=current,
             chosen=chosen,
@@ -154,12 +157,13 @@ class GoodputPolicy(Policy):
         worth = np.where(own & ~throughputs.among(state.restarting), goodputs, goodputs * factor)
         worth[throughputs.among(state.unbuildable) | (throughputs.batches >= state.too_large)] = -np.inf
         near = throughputs.batches <= self._growth * present.global_batch
+        least = 0.0 if state.is_too_large else current.goodput
         if self._batch_margin is None:
-            enough = enough_elsewhere = current.goodput * (1 + self._margin)
+            enough = enough_elsewhere = least * (1 + self._margin)
         else:
-            enough = current.goodput * (1 + self._batch_margin)
-            enough_elsewhere = max(current.goodput, float(worth[own & near].max(initial=0.0))) * (1 + self._margin)
-        worthwhile = worth >= np.where(own, enough, enough_elsewhere)
+            enough = least * (1 + self._batch_margin)
+            enough_elsewhere = max(least, float(worth[own & near].max(initial=0.0))) * (1 + self._margin)
+        worthwhile = (worth > 0) & (worth >= np.where(own, enough, enough_elsewhere))
         chosen, onward = _largest(throughputs, worth, worthwhile & near), None
         if chosen is None and self._batch_margin is not None and (far := _largest(throughputs, worth, worthwhile)) is not None:
             larger = near & (throughputs.batches > present.global_batch) & throughputs.of_layout(far.configuration)
@@ -171,6 +175,9 @@ class GoodputPolicy(Policy):
 
     def _staying(self, state: JobState, weighed: "_Weighed", current: Option, best: tuple[Option, ...]) -> Decision:
         first = best[0]
+        if state.is_too_large:
+            reason = f"the loss rose at batch {state.too_large:g}, and no smaller batch can be reached"
+            return stay(state, reason, *weighed.against(first), current=current, chosen=current, best=best)
         if first.configuration == state.configuration or first.goodput <= current.goodput:
             return stay(state, "the present configuration is the best of the table", current=current, chosen=current, best=best)
         limits = weighed.against(first)

@@ -4,7 +4,7 @@
     next batch        the smallest of the table not below it, up to the growth limit and the maximum
 
 The batch never shrinks, and the policy does not wait for the learning-rate warm-up. The learning rate follows the batch only if the job
-states a rule. All three are as in the paper (the last in tables 5 to 7).
+states a rule. All three are as in the paper (the last in tables 5 to 7). A batch at which the loss rose is left for the largest below it.
 """
 
 import math
@@ -82,5 +82,8 @@ class NormTestPolicy(Policy):
             why = f"batch {present} passes the norm test, which requires {required}"
             if not (self._throughputs.batches == present).any():
                 return stay(state, why)
-        bounds = Bounds(growth=self._growth, least=present, most=max(self._maximum, present), measurable=True)
+        least = present
+        if state.is_too_large:
+            why, least = f"{why}, and the loss rose at batch {state.too_large:g}", 0
+        bounds = Bounds(growth=self._growth, least=least, most=max(self._maximum, present), measurable=True)
         return with_batch(self._throughputs, state, max(required, present), why, bounds)
