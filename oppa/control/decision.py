@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Over, Scaling
 from oppa.protocol.worker import WorkerState
-from oppa.table.rows import ParallelStrategy
+from oppa.table.rows import same_strategy
 from oppa.units import format_seconds
 
 HEALTHY = "healthy"
@@ -108,7 +108,7 @@ class JobState:
 
     def pays_for(self, configuration: Configuration) -> bool:
         """Return True if a change to a configuration takes `reconfiguration_s`: to another layout, or by a restart."""
-        return configuration in self.restarting or ParallelStrategy.of(configuration) != ParallelStrategy.of(self.configuration)
+        return configuration in self.restarting or not same_strategy(configuration, self.configuration)
 
     def cost_of(self, configuration: Configuration) -> str:
         """Return the end of a reason that states the time of a change to a configuration; empty if it takes none."""
@@ -212,7 +212,7 @@ class Policy(Protocol):
 
     def restarts(self, before: Configuration, after: Configuration) -> bool:
         """Return True if a change between two configurations takes time: between layouts, or by a restart."""
-        return ParallelStrategy.of(before) != ParallelStrategy.of(after)
+        return not same_strategy(before, after)
 
 
 def reject_unreliable(state: JobState) -> Decision | None:

@@ -1,6 +1,7 @@
 """Restrict a policy to what a job can do: its trainer's abilities, and the user's bounds of the batch."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
 from typing import Literal
 
@@ -8,7 +9,7 @@ from oppa.control.decision import Decision, JobState, Policy
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Reach
-from oppa.table.rows import ParallelStrategy
+from oppa.table.rows import same_strategy
 
 Way = Literal["live", "restart"]
 """How a trainer changes: between two steps, or by a restart from a checkpoint."""
@@ -16,7 +17,7 @@ Way = Literal["live", "restart"]
 
 def way_of(before: Configuration, after: Configuration, reach: Reach) -> Way | None:
     """Return how a trainer changes between two configurations; None if it cannot. Bounds of the batch are not considered."""
-    same_layout = ParallelStrategy.of(before) == ParallelStrategy.of(after)
+    same_layout = same_strategy(before, after)
     larger, smaller = after.global_batch > before.global_batch, after.global_batch < before.global_batch
     batch = not (larger and reach.batch not in ("both", "up")) and not (smaller and reach.batch not in ("both", "down"))
     micro_batch = reach.micro_batch or after.micro_batch == before.micro_batch
@@ -56,21 +57,37 @@ class ReachablePolicy(Policy):
 
     def undo(self, state: JobState, came_from: Configuration) -> Decision | None:
         """Return a decision to revert the last change; None if the change is kept, or the trainer cannot revert it."""
-        return None if self._is_out_of_reach(state, came_from) else self._policy.undo(self._from_present(state), came_from)
+        if _way(state.configuration, came_from, self._reach) is None:
+            return None
+        return self._policy.undo(self._from_present(state), came_from)
 
     def restarts(self, before: Configuration, after: Configuration) -> bool:
         """Return True if a change between two configurations takes time: between layouts, or by a restart."""
         return self._policy.restarts(before, after) or way_of(before, after, self._reach) == "restart"
 
     def _from_present(self, state: JobState) -> JobState:
-        unreachable = {each for each in self._candidates if self._is_out_of_reach(state, each)}
-        restarting = {each for each in self._candidates - unreachable if way_of(state.configuration, each, self._reach) == "restart"}
-        return dataclasses.replace(state, unbuildable=state.unbuildable | unreachable, restarting=frozenset(restarting))
+        unreachable, restarting = _ways(state.configuration, self._candidates, self._reach)
+        return dataclasses.replace(state, unbuildable=state.unbuildable | unreachable, restarting=restarting)
 
-    def _is_out_of_reach(self, state: JobState, configuration: Configuration) -> bool:
-        if configuration == state.configuration:
-            return False
-        return bool(outside(configuration, self._reach)) or way_of(state.configuration, configuration, self._reach) is None
+
+@functools.lru_cache(maxsize=32)
+def _ways(
+    present: Configuration, candidates: frozenset[Configuration], reach: Reach
+) -> tuple[frozenset[Configuration], frozenset[Configuration]]:
+    """Return the candidates that cannot be reached from a configuration, and those that take a restart.
+
+    A table has thousands of candidates. So both are kept for the next decision, also that of a policy for a refined table.
+    """
+    ways = {each: _way(present, each, reach) for each in candidates}
+    unreachable = frozenset(each for each, way in ways.items() if way is None)
+    return unreachable, frozenset(each for each, way in ways.items() if way == "restart")
+
+
+def _way(present: Configuration, wanted: Configuration, reach: Reach) -> Way | None:
+    """Return how a trainer changes to a configuration; None if it cannot, or the user's bounds exclude it."""
+    if wanted == present:
+        return "live"
+    return None if outside(wanted, reach) else way_of(present, wanted, reach)
 
 
 def reachable(policy_of: Callable[[ThroughputIndex | None], Policy], reach: Reach) -> Callable[[ThroughputIndex | None], Policy]:

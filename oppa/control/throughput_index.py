@@ -10,6 +10,7 @@ At one noise scale, goodput is T times a factor of the batch alone. So the facto
 """
 
 import copy
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -27,6 +28,8 @@ from oppa.table.table import Table
 Array = NDArray[np.float64]
 Numbers = NDArray[np.intp]
 BEST = 3
+KEPT = 32
+"""Number of sets of configurations whose rows are kept."""
 
 
 class ThroughputIndex:
@@ -147,10 +150,10 @@ class ThroughputIndex:
     def _goodput(self, samples_per_s: ArrayLike, global_batch: ArrayLike, noise_scale: float) -> Array:
         return goodput(samples_per_s, global_batch, noise_scale, scaling=self._scaling, saturating=self._saturating)
 
-    def _choose(self, steps_per_s: Array, last: Sequence[int] = ()) -> None:
+    def _choose(self, steps_per_s: Array, last: Sequence[int] | Numbers = ()) -> None:
         """Choose the fastest micro-batch of each strategy at each batch; the first row wins a tie, and the rows `last` lose to others."""
         values = steps_per_s.copy()
-        values[list(last)] -= steps_per_s.max()
+        values[np.asarray(last, np.intp)] -= steps_per_s.max()
         self._chosen = self._rows.first_largest(values)
         self.batches, self.layouts = self._rows.batches[self._chosen], self._rows.layouts[self._chosen]
         self._size_numbers = self._rows.size_numbers[self._chosen]
@@ -192,9 +195,9 @@ class _Rows:
         made._group()
         return made
 
-    def places_of(self, configurations: Iterable[Configuration]) -> list[int]:
+    def _places_of(self, configurations: frozenset[Configuration]) -> Numbers:
         """Return the numbers of the rows of these configurations."""
-        return [self.places[each] for each in configurations if each in self.places]
+        return np.array([self.places[each] for each in configurations if each in self.places], np.intp)
 
     def first_largest(self, values: Array) -> Numbers:
         """Return the row with the largest value of each strategy at each batch, of equals the first; in ascending order, shape (n,)."""
@@ -220,3 +223,5 @@ class _Rows:
         self._order: Numbers = np.argsort(self._numbers, kind="stable")
         self._groups: Numbers = self._numbers[self._order]
         self._starts: Numbers = np.flatnonzero(np.diff(self._groups, prepend=-1))
+        self.places_of = functools.lru_cache(maxsize=KEPT)(self._places_of)
+        """Places of a set of thousands of configurations, kept because the next decisions of a job mostly have the same set."""

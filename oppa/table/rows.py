@@ -8,6 +8,7 @@ Notation (COPUS section 2.1):
 
 import dataclasses
 import math
+import operator
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -39,6 +40,14 @@ class ParallelStrategy:
     def id(self) -> str:
         """Return the id of its configurations without the micro-batch: `dp2_tp1_pp2_z1_mc2`."""
         return self.layout.id.replace("_mbs0", "")
+
+
+_KNOBS = operator.attrgetter(*(each.name for each in dataclasses.fields(Configuration) if each.name not in ("global_batch", "micro_batch")))
+
+
+def same_strategy(one: Configuration, other: Configuration) -> bool:
+    """Return True if two configurations have one parallel strategy, without the time to make both strategies."""
+    return bool(_KNOBS(one) == _KNOBS(other))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,13 @@ import dataclasses
 import pytest
 
 from oppa.control.controller import Controller
-from oppa.control.decision import DecisionKind, Limit
+from oppa.control.decision import DecisionKind, Limit, stay
 from oppa.control.own_trainer.bounds import open_rows
 from oppa.control.policies.critical_batch import CriticalBatchPolicy
 from oppa.control.policies.goodput import GoodputPolicy
 from oppa.control.policies.norm_test import NormTestPolicy
-from oppa.control.reach import ReachablePolicy, reachable
+from oppa.control.policies.static import StaticPolicy
+from oppa.control.reach import ReachablePolicy, outside, reachable, way_of
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.protocol.messages import Changed, Reach
 from oppa.training.statistics.norm_test import ETA
@@ -88,3 +89,42 @@ def test_a_batch_that_can_be_had_between_steps_is_not_had_by_a_restart_for_its_m
     left = open_rows(table, at(DATA, 64).configuration, Reach(micro_batch=False))
     assert [(each.configuration.global_batch, each.configuration.micro_batch) for each in left.rows] == [(64, 4), (128, 4), (256, 8)]
     assert len(open_rows(table, at(DATA, 64).configuration, Reach()).rows) == 4
+
+
+class Recording(StaticPolicy):
+    """Keeps what it is asked about."""
+
+    def __init__(self, states: list) -> None:
+        self.states = states
+
+    def decide(self, state):
+        self.states.append(state)
+        return stay(state, "")
+
+
+REACHES = [FIXED, Reach(restart=False), Reach(batch="up", elastic=False), Reach(micro_batch=False, least_batch=32, largest_batch=128)]
+
+
+@pytest.mark.parametrize("reach", REACHES)
+def test_each_row_is_reached_as_the_trainer_changes_to_it(reach, table_of) -> None:
+    rows = [
+        row(**layout, global_batch=batch, micro_batch=size) for layout in (DATA, PIPELINE) for batch in (16, 64, 256) for size in (2, 4)
+    ]
+    states, present = [], at(DATA, 64, unbuildable=frozenset({rows[0].configuration}))
+    policy_with(table_of([*rows, row(dp=4, global_batch=64)]), reach, lambda _: Recording(states)).decide(present)
+    ways = {
+        each.configuration: None if outside(each.configuration, reach) else way_of(present.configuration, each.configuration, reach)
+        for each in [*rows, row(dp=4, global_batch=64)]
+        if each.configuration != present.configuration
+    }
+    assert states[0].restarting == {each for each, way in ways.items() if way == "restart"}
+    assert states[0].unbuildable == present.unbuildable | {each for each, way in ways.items() if way is None}
+
+
+def test_ways_are_found_once_for_all_decisions_in_a_configuration(table) -> None:
+    """Thousands of rows would take a second each time, also after training has refined the table."""
+    states = []
+    for batch in (64, 64, 128):
+        policy_with(table, FIXED, lambda _: Recording(states)).decide(at(DATA, batch))
+    first, again, other = (each.restarting for each in states)
+    assert again is first and other != first

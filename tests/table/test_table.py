@@ -8,7 +8,7 @@ import pytest
 
 from oppa.problem.configuration import Configuration
 from oppa.table import ParallelStrategy, Table, TableRow
-from oppa.table.rows import columns
+from oppa.table.rows import columns, same_strategy
 from tests.table.conftest import BATCHES, row
 
 
@@ -16,6 +16,13 @@ def test_a_strategy_is_what_its_configurations_have_in_common() -> None:
     one, other = (Configuration(dp=2, pp=2, zero_stage=1, global_batch=b, micro_batch=m) for b, m in ((8, 1), (64, 4)))
     assert ParallelStrategy.of(one) == ParallelStrategy.of(other) and len({ParallelStrategy.of(one), ParallelStrategy.of(other)}) == 1
     assert ParallelStrategy.of(one) != ParallelStrategy.of(dataclasses.replace(one, recompute="full"))
+
+
+@pytest.mark.parametrize("changed", [{}, *({each.name: "another"} for each in dataclasses.fields(Configuration))])
+def test_configurations_of_one_strategy_are_those_whose_strategies_are_equal(changed: dict) -> None:
+    one = Configuration(dp=2, global_batch=64, micro_batch=4)
+    other = dataclasses.replace(one, **changed)
+    assert same_strategy(one, other) == (ParallelStrategy.of(one) == ParallelStrategy.of(other))
 
 
 def test_its_id_is_that_of_a_configuration_without_the_micro_batch() -> None:

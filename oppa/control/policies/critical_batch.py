@@ -8,7 +8,7 @@ from oppa.control.decision import Decision, DecisionKind, JobState, Limit, Polic
 from oppa.control.policies.goodput import GROWTH, cost_factor, require_growth
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.problem.configuration import Configuration
-from oppa.table.rows import ParallelStrategy
+from oppa.table.rows import same_strategy
 from oppa.units import format_number
 
 MARGIN, RESTART_MARGIN = 0.2, 0.35
@@ -34,11 +34,9 @@ class CriticalBatchPolicy(Policy):
             return unreliable
         assert state.noise_scale is not None
         present, critical = state.configuration, state.noise_scale
-        may = (each for each in self._throughputs.configurations if each not in state.unbuildable)
-        fitting = (each for each in may if each.micro_batch == present.micro_batch)
-        own = sorted(
-            (each for each in fitting if ParallelStrategy.of(each) == ParallelStrategy.of(present)), key=lambda each: each.global_batch
-        )
+        fitting = (each for each in self._throughputs.configurations if each.micro_batch == present.micro_batch)
+        alike = (each for each in fitting if same_strategy(each, present) and each not in state.unbuildable)
+        own = sorted(alike, key=lambda each: each.global_batch)
         grown = self._growth * present.global_batch
         within = [each for each in own if each.global_batch <= grown and each.global_batch < state.too_large]
         if not within:

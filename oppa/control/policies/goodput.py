@@ -37,7 +37,7 @@ from oppa.control.decision import Decision, DecisionKind, JobState, Limit, Optio
 from oppa.control.throughput_index import Array, ThroughputIndex
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
-from oppa.table.rows import ParallelStrategy
+from oppa.table.rows import same_strategy
 from oppa.units import format_number
 
 MARGIN, PAPER_MARGIN = 0.05, 0.10
@@ -109,7 +109,7 @@ class GoodputPolicy(Policy):
         weighed = self._weighed(noise_scale, state, current)
         if (chosen := weighed.chosen) is None:
             return self._staying(state, weighed, current, best)
-        moves = ParallelStrategy.of(chosen.configuration) != ParallelStrategy.of(state.configuration)
+        moves = not same_strategy(chosen.configuration, state.configuration)
         onward = "" if weighed.onward is None else f", as a step towards {weighed.onward.global_batch}"
         risen = f"the loss rose at batch {state.too_large:g}: " if state.is_too_large else ""
         return Decision(
@@ -130,7 +130,7 @@ class GoodputPolicy(Policy):
         current, before = (self._throughputs.current(each, state.noise_scale, None) for each in (state.configuration, came_from))
         if current is None or before is None or not self._may(came_from, state):
             return None
-        moves = ParallelStrategy.of(came_from) != ParallelStrategy.of(state.configuration)
+        moves = not same_strategy(came_from, state.configuration)
         factor = cost_factor(state, current.samples_per_s, self._cost) if state.pays_for(came_from) else 1.0
         if before.goodput * factor <= current.goodput * (1 + UNDONE):
             return None
@@ -205,7 +205,7 @@ class _Weighed:
     def against(self, option: Option) -> tuple[Limit, ...]:
         """Return the limits that exclude a candidate."""
         present, wanted = self.state.configuration, option.configuration
-        moves = ParallelStrategy.of(wanted) != ParallelStrategy.of(present)
+        moves = not same_strategy(wanted, present)
         enough = self.enough_elsewhere if moves else self.enough
         reasons = {
             Limit.GROWTH: wanted.global_batch > self.growth * present.global_batch,

@@ -9,7 +9,7 @@ from oppa.control.decision import Decision, DecisionKind, JobState, Limit, stay
 from oppa.control.policies.goodput import MARGIN, Mask, cost_factor
 from oppa.control.throughput_index import Array, ThroughputIndex
 from oppa.problem.configuration import Configuration
-from oppa.table.rows import ParallelStrategy
+from oppa.table.rows import same_strategy
 from oppa.units import format_number
 
 
@@ -58,9 +58,9 @@ def with_batch(throughputs: ThroughputIndex, state: JobState, wanted: float, why
     chosen = _measurable(throughputs, fastest, state) if bounds.measurable else fastest
     if chosen is None:
         return stay(state, f"{why}: `{fastest.id}` would have one micro-batch, in which gradient noise does not show", Limit.UNKNOWN)
-    if chosen.global_batch == present.global_batch and ParallelStrategy.of(chosen) == ParallelStrategy.of(present):
+    if chosen.global_batch == present.global_batch and same_strategy(chosen, present):
         return stay(state, f"{why}: batch {present.global_batch} stays", *against)
-    moves = ParallelStrategy.of(chosen) != ParallelStrategy.of(present)
+    moves = not same_strategy(chosen, present)
     to = f" to {chosen.global_batch}" if chosen.global_batch != present.global_batch else ""
     layout = f", {present.id} to {chosen.id}" if moves else ""
     return Decision(
@@ -108,10 +108,6 @@ def _measurable(throughputs: ThroughputIndex, wanted: Configuration, state: JobS
     """
     if not wanted.has_one_micro_batch:
         return wanted
-    alike = (
-        each
-        for each in throughputs.configurations
-        if each.global_batch == wanted.global_batch and ParallelStrategy.of(each) == ParallelStrategy.of(wanted)
-    )
+    alike = (each for each in throughputs.configurations if each.global_batch == wanted.global_batch and same_strategy(each, wanted))
     own = (each for each in alike if each not in state.unbuildable and not each.has_one_micro_batch)
     return max(own, key=lambda each: each.micro_batch, default=None)
