@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from oppa.control.controller import EVERY
-from oppa.control.decision import HEALTHY, DecisionKind, JobState, Policy
+from oppa.control.decision import HEALTHY, Decision, DecisionKind, JobState, Policy
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
-from oppa.table.rows import ParallelStrategy, TableRow
+from oppa.table.rows import ParallelStrategy, TableRow, same_strategy
 from oppa.table.table import Table
 from oppa.training.run import ledger
 from oppa.training.run.ledger import Line
@@ -120,7 +120,7 @@ def plan(
         begin: First configuration; it must be in the table.
         total: Samples of the whole training.
         warmup: Samples over which the learning rate rises.
-        reconfiguration_s: Seconds of a change of layout.
+        reconfiguration_s: Seconds of a change of layout or of the micro-batch, which takes another launch.
 
     Raises:
         InputError: if `seen` is empty, or the table has no row for `begin`.
@@ -140,27 +140,41 @@ def plan(
         if at < next_decision:
             continue
         unbiased, of_workers = _variance_ratios(point.noise_scale / Smoothing().calibration, present)
-        decision = policy.decide(
-            JobState(
-                configuration=present,
-                noise_scale=point.noise_scale,
-                variance_ratio=unbiased,
-                worker_variance_ratio=of_workers,
-                samples=at,
-                elapsed_s=elapsed_s,
-                reconfiguring_s=changing_s,
-                reconfiguration_s=reconfiguration_s,
-                warming_up_samples=max(0, warmup - at),
-                remaining_samples=total - at,
-            )
+        state = JobState(
+            configuration=present,
+            noise_scale=point.noise_scale,
+            variance_ratio=unbiased,
+            worker_variance_ratio=of_workers,
+            samples=at,
+            elapsed_s=elapsed_s,
+            reconfiguring_s=changing_s,
+            reconfiguration_s=reconfiguration_s,
+            warming_up_samples=max(0, warmup - at),
+            remaining_samples=total - at,
+            restarting=_relaunched(present, rates),
         )
+        decision = _decided(policy, state)
         next_decision = at + (policy.interval or EVERY) * decision.configuration.global_batch
         if decision.command == DecisionKind.NO_OP:
             continue
-        if decision.command == DecisionKind.RECONFIGURE:
+        if state.pays_for(decision.configuration):
             elapsed_s, changing_s = elapsed_s + reconfiguration_s, changing_s + reconfiguration_s
         stages.append(PlanStage(samples=at, configuration=decision.configuration, reason=decision.reason))
     return stages
+
+
+def _relaunched(present: Configuration, candidates: Iterable[Configuration]) -> frozenset[Configuration]:
+    """Return the candidates in the present layout that take another launch, because they have another micro-batch."""
+    others = (each for each in candidates if each.micro_batch != present.micro_batch)
+    return frozenset(each for each in others if same_strategy(each, present))
+
+
+def _decided(policy: Policy, state: JobState) -> Decision:
+    """Return a policy's decision. If no launch pays off, a slower micro-batch may still be worth a change within the present one."""
+    decision = policy.decide(state)
+    if decision.command != DecisionKind.NO_OP or not state.restarting:
+        return decision
+    return policy.decide(dataclasses.replace(state, unbuildable=state.restarting, restarting=frozenset()))
 
 
 def _variance_ratios(noise_scale: float, present: Configuration) -> tuple[float, float]:

@@ -50,6 +50,23 @@ def test_dear_changes_of_layout_are_fewer(table) -> None:
     assert changes(1e9) == 0 < changes(0.0)
 
 
+@pytest.mark.parametrize("policy", [GoodputPolicy, NormTestPolicy])
+def test_another_micro_batch_costs_another_launch(policy, table_of) -> None:
+    """The larger batches are faster with a larger micro-batch. Without a launch, they have that of the first."""
+    sizes = [(batch, size) for batch in (8, 16, 32, 64) for size in (4, 8, 16) if batch % (2 * size) == 0]
+    rows = [row(**DATA, global_batch=batch, micro_batch=size, steps_per_s=(1 + size / 100) * 100 / (9 + batch)) for batch, size in sizes]
+    table, begin = table_of(rows), Configuration(**DATA, global_batch=8, micro_batch=4)
+
+    def stages(cost: float) -> list:
+        return plan(policy(ThroughputIndex(table)), table, GROWING, begin=begin, total=TOTAL, reconfiguration_s=cost)
+
+    free, dear = stages(0.0), stages(1e9)
+    assert len(launches(free)) > 1 == len(launches(dear))
+    assert [stage.configuration.global_batch for stage in dear] == [8, 16, 32, 64]
+    some = stages(30.0)
+    assert all("; the change takes 30" in later.reason for _, (later, *_) in itertools.pairwise(launches(some)))
+
+
 def test_the_norm_test_can_be_planned(table) -> None:
     """The expected batch of the norm test is phi (1 - eta^2) / eta^2 at noise scale phi; here that is phi."""
     policy = NormTestPolicy(ThroughputIndex(table), eta=0.5**0.5)
