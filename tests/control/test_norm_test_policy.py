@@ -1,5 +1,6 @@
 """The batch that the norm test asks for, in the layout that runs it fastest."""
 
+import dataclasses
 import math
 
 import pytest
@@ -92,6 +93,16 @@ def test_a_step_keeps_two_micro_batches_or_nobody_could_test_it(table_of) -> Non
     alone = [row(dp=1, global_batch=batch, micro_batch=batch) for batch in (8, 16)]
     decision = decided(table_of(alone), at({"dp": 1}, 8, variance_ratio=12.0))
     assert decision.command == DecisionKind.NO_OP and "one micro-batch" in decision.reason
+
+
+@pytest.mark.parametrize("policy_of", [NormTestPolicy, NormTestPolicy.as_written])
+def test_a_trainer_that_takes_a_single_micro_batch_in_two_keeps_to_the_fastest(policy_of, table_of) -> None:
+    """Its present step is one, and was measured."""
+    single = [row(dp=1, global_batch=batch, micro_batch=batch, steps_per_s=2.0) for batch in (8, 16)]
+    slower = row(dp=1, global_batch=16, micro_batch=8, steps_per_s=1.0)
+    state = dataclasses.replace(at({"dp": 1}, 8, variance_ratio=1e3, worker_variance_ratio=1e3), configuration=single[0].configuration)
+    for rows in (single, [*single, slower]):
+        assert policy_of(ThroughputIndex(table_of(rows))).decide(state).configuration == single[1].configuration
 
 
 def test_a_layout_that_would_not_pay_is_not_gone_to_for_its_batch(table_of) -> None:

@@ -85,5 +85,6 @@ class NormTestPolicy(Policy):
         least = present
         if state.is_too_large:
             why, least = f"{why}, and the loss rose at batch {state.too_large:g}", 0
-        bounds = Bounds(growth=self._growth, least=least, most=max(self._maximum, present), measurable=True)
+        in_two = state.configuration.has_one_micro_batch  # and was measured, so the trainer takes such a step in two
+        bounds = Bounds(growth=self._growth, least=least, most=max(self._maximum, present), measurable=not in_two)
         return with_batch(self._throughputs, state, max(required, present), why, bounds)
