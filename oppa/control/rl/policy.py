@@ -11,6 +11,7 @@ from oppa.control.rl.observation import observations
 from oppa.control.rl.reward import sample_s
 from oppa.control.rl.weights import Weights
 from oppa.control.throughput_index import ThroughputIndex
+from oppa.errors import InputError
 from oppa.random_streams import stream
 
 Array = NDArray[np.float64]
@@ -59,13 +60,17 @@ class LearnedPolicy(WindowPolicy):
         throughputs: Unused.
         weights: Weights of the learned policy.
         online: If not 0, draw steps by their probabilities, and continue learning from their rewards. The policy then keeps state.
-        seed: Seed of the draws.
+        seed: Seed of the draws, from 0 on.
+
+    Raises:
+        InputError: if the seed is negative.
     """
 
     name = "the learned policy"
 
     def __init__(self, throughputs: ThroughputIndex | None = None, *, weights: Weights, online: int = 0, seed: int = 0) -> None:
         super().__init__(weights)
+        _require_seed(seed)
         self._online = _Online(weights, seed) if online else None
 
     def chosen(self, state: JobState) -> Sequence[int]:
@@ -109,19 +114,29 @@ class ExploringPolicy(WindowPolicy):
     Args:
         throughputs: Unused.
         weights: Weights from which the actions and the window are taken.
-        seed: Seed of the draws.
+        seed: Seed of the draws, from 0 on.
+
+    Raises:
+        InputError: if the seed is negative.
     """
 
     name = "the random policy"
 
     def __init__(self, throughputs: ThroughputIndex | None = None, *, weights: Weights, seed: int = 0) -> None:
         super().__init__(weights)
+        _require_seed(seed)
         self._seed = seed
 
     def chosen(self, state: JobState) -> list[int]:
         """Draw the number of a step for each worker."""
         steps = len(self._weights.actions.steps)
         return [int(number) for number in draws_at(state, self._seed).integers(steps, size=len(state.workers))]
+
+
+def _require_seed(seed: int) -> None:
+    """Raise InputError for a seed from which nothing can be drawn."""
+    if seed < 0:
+        raise InputError(f"`seed = {seed}` is negative", hint="use 0 or more")
 
 
 def draws_at(state: JobState, seed: int) -> np.random.Generator:

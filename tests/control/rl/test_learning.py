@@ -16,6 +16,7 @@ from oppa.control.rl.evaluation import scores, sizes
 from oppa.control.rl.learner import Learner, cumulative, layers_of, network
 from oppa.control.rl.observation import NAMES
 from oppa.control.rl.policy import ExploringPolicy, LearnedPolicy, drawn
+from oppa.control.service.factory import ControllerFactory
 from oppa.errors import InputError
 from tests.control.rl.conftest import biased, state
 
@@ -129,6 +130,12 @@ def test_it_says_when_workers_are_silent(policy, weights) -> None:
 def test_weights_where_they_belong(text, with_weights, weights) -> None:
     with pytest.raises(InputError):
         policy_of(text, weights if with_weights else None)
+
+
+@pytest.mark.parametrize("text", ["explore,seed=-1", "rl,online=1,seed=-1"])
+def test_a_seed_from_which_nothing_can_be_drawn_is_refused_before_the_run(text, weights) -> None:
+    with pytest.raises(InputError, match="`seed = -1` is negative"):
+        ControllerFactory(None, policy_of(text, weights))
 
 
 def test_it_goes_on_learning_where_it_is_asked_to(weights) -> None:
