@@ -11,7 +11,7 @@ from oppa.control.policies.goodput import GoodputPolicy
 from oppa.control.policies.static import StaticPolicy
 from oppa.control.registry import POLICIES, policy_of
 from oppa.control.service.factory import ControllerFactory
-from oppa.control.service.history import POINTS, History
+from oppa.control.service.history import BEGINNING, POINTS, History
 from oppa.control.service.job import ControlledJob
 from oppa.control.service.journal import FILE, Journal
 from oppa.errors import InputError
@@ -29,6 +29,19 @@ def test_a_curve_is_thinned_evenly_and_ends_at_its_last_point(count) -> None:
     assert len(steps) <= POINTS + 1 and steps[0] == 0 and steps[-1] == count - 1
     strides = {after - before for before, after in itertools.pairwise(steps[:-1])}
     assert len(strides) <= 1
+
+
+@pytest.mark.parametrize("every", [1, 3, 100, POINTS])
+def test_later_points_follow_those_that_a_page_has(every) -> None:
+    """Each page gets all points again only when they were thinned."""
+    history, page, mark, whole = History(), [], BEGINNING, 0
+    for number in range(5 * POINTS):
+        history.add({"step": number})
+        if number % every == 0:
+            known, points = history.since(mark)
+            page, mark, whole = [*page[:known], *points], history.mark, whole + (known == 0)
+            assert page == history.points and (known == 0 or len(points) <= every + 1)
+    assert whole <= 4
 
 
 def test_decisions_that_change_nothing_share_a_line(table) -> None:

@@ -1,14 +1,18 @@
 """The live page, as a browser has it."""
 
+import uuid
+
 import pytest
 
 from oppa.control.policies.goodput import GoodputPolicy
+from oppa.control.service.address import RUN
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed
 from tests.control.services import PRESENT, hello, line, serving, step, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.environment]
 
+ONE, OTHER = str(uuid.UUID(int=1)), str(uuid.UUID(int=2))
 MARKUP = "<img src=x onerror=\"document.title='taken over'\"><script>document.title='taken over'</script>"
 
 
@@ -51,6 +55,22 @@ def test_it_shows_a_job_as_it_goes(page, served) -> None:
         opened.send(step(100, loss=7.25).to_json())
         page.wait_for("document.querySelector('#facts').innerText.includes('7.25')")
         page.wait_for("[...document.querySelectorAll('.chart-readout')].some(each => each.textContent === 'now 7.25')")
+    assert not page.complaints
+
+
+def test_new_points_follow_those_that_the_page_has(page, served) -> None:
+    """The second message has only the new ones, and another run of the name begins anew."""
+    service, port = served
+    _opened(page, port, f"#token={service.tokens.of_watcher()}")
+    page.wait_for("jobs.has('a-job') && jobs.get('a-job').points.length === 20")
+    page.value("void (jobs.get('a-job').points[0].is_kept = true)")
+    for run, number, points in ((ONE, 22, 21), (ONE, 23, 22), (OTHER, 24, 1)):
+        with line(port, service.tokens.of_job("a-job"), **{RUN: run}) as opened:
+            opened.send(hello().to_json())
+            opened.send(step(number).to_json())
+            page.wait_for(f"jobs.get('a-job').points.length === {points}")
+        assert page.value("jobs.get('a-job').points[0].is_kept === true") is (run == ONE)
+        until(lambda: not service._speaking)
     assert not page.complaints
 
 

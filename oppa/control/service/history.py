@@ -9,6 +9,9 @@ from oppa.protocol.messages import StepTaken
 POINTS = 2000
 """Maximum number of points of a curve; when it has more, every second one is dropped."""
 
+BEGINNING = (1, 0)
+"""Mark of a curve without points."""
+
 
 class History:
     """Keeps the points of a curve. Above POINTS of them, every second one is dropped; the last point always stays."""
@@ -32,6 +35,17 @@ class History:
     def points(self) -> list[dict[str, Any]]:
         """Return the points in order."""
         return self._points if self._last is None else [*self._points, self._last]
+
+    @property
+    def mark(self) -> tuple[int, int]:
+        """Return what `since` needs to return later points alone."""
+        return self._stride, len(self._points)
+
+    def since(self, mark: tuple[int, int]) -> tuple[int, list[dict[str, Any]]]:
+        """Return how many points are as they were at a mark, and those after them; all points if they were thinned since then."""
+        stride, count = mark
+        first = count if stride == self._stride else 0
+        return first, self.points[first:]
 
     def snapshot(self) -> dict[str, Any]:
         """Return the curves as a JSON-serialisable dict; the points are rows without their names."""
