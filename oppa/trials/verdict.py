@@ -19,6 +19,11 @@ from oppa.trials.launcher import Exit, ProcessExit
 from oppa.trials.root_cause import RootCause
 from oppa.trials.trial_folder import Outcome, Report
 
+_KILLED_CODES = (128 + signal.SIGKILL, 256 - signal.SIGKILL)
+"""Exit codes of a program whose process was killed: shells and mpirun exit with the first one, DeepSpeed's launcher with the second."""
+_KILLED_WORDS = "died with <Signals.SIGKILL"
+"""Words of Python's CalledProcessError, with which accelerate ends then."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialVerdict:
@@ -101,7 +106,8 @@ def _reported(report: Report) -> TrialVerdict:
 
 
 def _ended_abnormally(first: ProcessExit, root: RootCause | None, *, steps: int, kernel_oom: bool, last_words: str) -> TrialVerdict:
-    if first.signal == signal.SIGKILL and kernel_oom:
+    killed = first.signal == signal.SIGKILL or first.code in _KILLED_CODES or (first.code and _KILLED_WORDS in last_words)
+    if killed and kernel_oom:
         return TrialVerdict(outcome="out_of_memory", cause=f"{first} when the host ran out of memory", rank=first.rank)
     early = "" if steps else " before its first step"
     if root is None or first.signal is not None or (steps and not root.raised):

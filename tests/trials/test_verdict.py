@@ -11,8 +11,8 @@ def ended(rank, *, code=None, signal=None, time=10.0):
     return ProcessExit(rank=rank, code=code, signal=signal, time=time)
 
 
-def judge(*exits, report=None, must_end=None, failure="", steps=5, stopped_as=None, kernel_oom=False):
-    facts = {"steps": steps, "wanted": 5, "stopped_as": stopped_as, "kernel_oom": kernel_oom, "last_words": "words", "enough": 4}
+def judge(*exits, report=None, must_end=None, failure="", steps=5, stopped_as=None, kernel_oom=False, last_words="words"):
+    facts = {"steps": steps, "wanted": 5, "stopped_as": stopped_as, "kernel_oom": kernel_oom, "last_words": last_words, "enough": 4}
     return verdict(Exit(processes=exits, failure=failure), report, must_end, **facts)
 
 
@@ -52,6 +52,20 @@ def test_who_reports_after_a_rank_was_killed_only_lost_it():
 def test_a_kill_while_the_kernel_lacked_memory_is_out_of_memory():
     assert judge(ended(1, signal=9), kernel_oom=True).outcome == "out_of_memory"
     assert judge(ended(1, signal=11), kernel_oom=True).outcome == "failed"
+
+
+@pytest.mark.parametrize(
+    ("code", "last_words"),
+    [
+        (137, "run.sh: line 3: 4123 Killed   python train.py"),
+        (247, ""),
+        (1, "subprocess.CalledProcessError: Command '['train.py']' died with <Signals.SIGKILL: 9>."),
+    ],
+)
+def test_a_wrapper_whose_process_was_killed_for_lack_of_memory_is_out_of_memory(code, last_words):
+    assert judge(ended(None, code=code), kernel_oom=True, last_words=last_words).outcome == "out_of_memory"
+    assert judge(ended(None, code=code), last_words=last_words).outcome == "failed"
+    assert judge(ended(None, code=1), kernel_oom=True).outcome == "failed"
 
 
 def test_a_real_time_signal_is_named_by_its_number():
