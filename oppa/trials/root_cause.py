@@ -12,7 +12,7 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 
-from oppa.problem.memory_lines import OF_LIBRARIES
+from oppa.problem.memory_lines import reports_lack_of_memory
 from oppa.trials.processes import signal_name
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -60,7 +60,7 @@ def root_cause(stderr: str) -> RootCause | None:
     primary = [each for each in own if not SECONDARY.search(each.line)]
     if named := [each for each in primary if each.rank in first]:
         return named[-1]
-    lacking = [each for each in primary if re.search(OF_LIBRARIES, each.line)]
+    lacking = [each for each in primary if reports_lack_of_memory(each.line, None)]
     if killed and lacking and all(each.signal == signal.SIGABRT for each in killed):
         return lacking[0]  # the watchdog of another rank aborts, and torchrun may name that one
     if killed or (killed_later and not primary):

@@ -28,9 +28,10 @@ from steps import StepCounter, facts_of
 from oppa import catalog
 from oppa.problem.containers import with_mounts
 from oppa.problem.file_copies import copies_of
-from oppa.problem.memory_lines import reports_lack_of_memory
+from oppa.problem.memory_lines import reports_failure, reports_lack_of_memory
 from oppa.problem.trial_values import WRITES, values_of
-from oppa.trials.root_cause import ESCAPES, PREFIX
+from oppa.trials import logs
+from oppa.trials.root_cause import ESCAPES, PREFIX, root_cause
 from oppa.trials.trial_folder import ATTEMPT, MEASUREMENTS, OPENED, RECOGNISED, REPORT, REPORTER, TrialSpec
 
 LOOK_S, DRAIN_S = 0.5, 5.0
@@ -77,6 +78,7 @@ def main(folder):
         counter=functools.partial(counter, per_step=steps.batches(values)) if steps else counter,
         accumulation=accumulation,
         to_end=spec.command.originals is None,
+        errors=own / logs.STDERR,
     )
     return follower.run(argv, spec.command.variables(values))
 
@@ -84,7 +86,7 @@ def main(folder):
 class Follower:
     """Starts a program, and reads its steps from its output."""
 
-    def __init__(self, trial, steps, *, wanted, counter, accumulation, to_end):
+    def __init__(self, trial, steps, *, wanted, counter, accumulation, to_end, errors):
         """Follow a program.
 
         Args:
@@ -94,8 +96,9 @@ class Follower:
             counter: Makes a counter of steps, for lines that count steps, or `per_step` batches of each.
             accumulation: Batches of a step, which the program gets as an argument.
             to_end: The program goes on after its own last step.
+            errors: File of its stderr.
         """
-        self.trial, self.wanted, self.to_end = trial, wanted, to_end
+        self.trial, self.wanted, self.to_end, self.errors = trial, wanted, to_end, errors
         self.counter, self.counter_of, self.accumulation = counter(), counter, accumulation
         self.reporting = None
         self.pattern = re.compile(steps.pattern) if steps else None
@@ -122,7 +125,7 @@ class Follower:
                 program.terminate()  # oppa ends the processes that it leaves, as after any trial
                 return 0
         code = program.wait()
-        if code and self.lacking:
+        if code and self.lacking and (reports_failure(self.lacking, self.steps) or not self.raised_another()):
             self.trial.end("out_of_memory", cause=self.lacking)
         if code < 0:
             die_of(-code)
@@ -134,8 +137,9 @@ class Follower:
             return
         found = [self.pattern.search(text) if self.pattern else None for text in texts]
         others = [PREFIX.sub("", text, count=1).rstrip() for text, match in zip(texts, found, strict=True) if not match]
-        lacking = (text for text in others if not text.startswith(" ") and reports_lack_of_memory(text, self.steps))
-        self.lacking = self.lacking or next(lacking, "")  # the lines of source in a traceback are indented
+        # The lines of source in a traceback are indented.
+        lacking = [text for text in others if not text.startswith(" ") and reports_lack_of_memory(text, self.steps)]
+        self.lacking = max([self.lacking, *lacking], key=lambda text: bool(text) + reports_failure(text, self.steps))
         if self.pattern is None:
             self.recognise(texts, now_s)
             return
@@ -149,6 +153,11 @@ class Follower:
         if is_over and self.trial.next_step and not self.enough:
             self.trial.end("completed")
             self.enough = True
+
+    def raised_another(self):
+        """Return True if the program ended by an exception that does not state a lack of memory."""
+        root = root_cause(logs.last_words(self.errors, logs.READ_BYTES))
+        return root is not None and root.raised and root.signal is None and not reports_lack_of_memory(root.line, self.steps)
 
     def recognise(self, texts, now_s):
         """Read lines by the format of which they are, once there are enough of them and if the program does not report by itself."""

@@ -247,3 +247,17 @@ def test_every_job_in_the_tutorials_loads_and_has_words_for_all_it_searches(page
 def test_libraries_report_a_lack_of_memory_in_their_own_words(line: str) -> None:
     assert reports_lack_of_memory(line, None) and reports_lack_of_memory(line, StepFormat(pattern="x", out_of_memory="(?i)no room"))
     assert not reports_lack_of_memory("iteration 3 took 20 ms", None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(WorkerDict pid=4242) INFO 04-12 10:11:12 [model_runner.py:1442] If out-of-memory error occurs during capture, decrease it.",
+        "WARNING: set expandable_segments to avoid out of memory errors",
+        "If you are running out of memory, use a smaller batch",
+        "RuntimeError: No valid triton configs. OutOfMemoryError: out of resource: triton_tem Required: 262144 Hardware limit:232448",
+    ],
+)
+def test_advice_and_kernels_that_exceed_shared_memory_are_no_lack_of_memory(line: str) -> None:
+    assert not reports_lack_of_memory(line, None)
+    assert reports_lack_of_memory(line, StepFormat(pattern="x", out_of_memory=line[:9].replace("(", r"\(")))

@@ -282,6 +282,19 @@ def test_a_crash_before_the_first_step_shows_its_exception(act, program, outcome
     assert result.outcome == outcome and cause in result.cause
 
 
+@pytest.mark.parametrize(
+    ("line", "end", "outcome"),
+    [
+        ("offloaded, so as not to run out of memory", "raise FileNotFoundError('train.parquet')", "failed"),
+        ("offloaded, so as not to run out of memory", "sys.exit(1)", "out_of_memory"),
+        ("(EngineCore pid=7) torch.OutOfMemoryError: CUDA out of memory.", "raise RuntimeError('no engine: see above')", "out_of_memory"),
+        ("Cuda failure 2 'out of memory'", "raise RuntimeError('NCCL error in: NCCLUtils.hpp:317')", "out_of_memory"),
+    ],
+)
+def test_a_remark_on_memory_does_not_hide_the_exception_that_ended_the_program(act, line, end, outcome):
+    assert act(f"import sys\nprint({line!r}, flush=True)\n{end}").outcome == outcome
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("helper", ["time.sleep(60)", "[print('on', flush=True) or time.sleep(0.1) for _ in range(600)]"])
 def test_a_program_has_ended_although_a_process_that_it_leaves_holds_its_output(act, helper):
