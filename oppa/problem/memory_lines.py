@@ -1,17 +1,18 @@
 """Recognise the lines of a program's output that report a lack of memory."""
 
+import errno
 import re
 
 from oppa.problem.command import OUT_OF_MEMORY, StepFormat
 
 _OF_LIBRARIES = re.compile(
-    rf"{OUT_OF_MEMORY}|(?i:out[ -]?of[ -]?memory|oom[ _-]?kill)"
-    r"|CU[A-Z]+_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation|Failed to CUDA [mc]alloc"
+    rf"{OUT_OF_MEMORY}|(?i:out[ -]?of[ -]?memory|oom[ _-]?kill)|std::bad_alloc|\[Errno {errno.ENOMEM}\]"
+    r"|\b(?:CU|HIP)[A-Z_]+_ALLOC(?:ATION)?_FAILED|cudaErrorMemoryAllocation|Failed to CUDA (?:host |[mc])alloc"
 )
-"""Such lines of Python, CUDA's libraries, NCCL, ROCm, cgroups and Slurm, whatever pattern is stated."""
+"""Such lines of Python, C++, CUDA's libraries, NCCL, ROCm, cgroups and Slurm, whatever pattern is stated."""
 _HARMLESS = re.compile(r"(?<!=)\b(?:INFO|WARNING)\b|\bIf (?:you are .*)?out[ -]of[ -]memory|out of resource")
 """Lines of a log's lower levels, advice, and kernels that Triton skips because they exceed the shared memory of an SM."""
-_FAILURE = re.compile(r"Error\b|Exception\b|[Ff]ail|FAILED|RESOURCE_EXHAUSTED|[Kk]ill|(?i:error: |fatal)")
+_FAILURE = re.compile(r"Error\b|Exception\b|[Ff]ail|FAILED|RESOURCE_EXHAUSTED|[Kk]ill|terminate called|(?i:error: |fatal)")
 
 
 def reports_lack_of_memory(text: str, steps: StepFormat | None) -> bool:

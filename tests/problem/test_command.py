@@ -242,11 +242,20 @@ def test_every_job_in_the_tutorials_loads_and_has_words_for_all_it_searches(page
         "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.",
         "srun: error: node01: task 3: Out Of Memory",
         "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2 GiB",
+        "RuntimeError: CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`",
+        "RuntimeError: cuFFT error: CUFFT_ALLOC_FAILED",
+        "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "node01:3:9 [0] include/alloc.h:60 NCCL WARN Failed to CUDA host alloc 1234 bytes",
+        "terminate called after throwing an instance of 'std::bad_alloc'",
+        "OSError: [Errno 12] Cannot allocate memory",
     ],
 )
 def test_libraries_report_a_lack_of_memory_in_their_own_words(line: str) -> None:
     assert reports_lack_of_memory(line, None) and reports_lack_of_memory(line, StepFormat(pattern="x", out_of_memory="(?i)no room"))
     assert not reports_lack_of_memory("iteration 3 took 20 ms", None)
+    assert not reports_lack_of_memory(
+        "NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory", None
+    )  # the limit of locked memory
 
 
 @pytest.mark.parametrize(

@@ -23,12 +23,23 @@ MEMORY = [
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     dist.DistBackendError(UNHANDLED.format("2 'out of memory'")),
     dist.DistBackendError(UNHANDLED.format("'out of memory'")),
+    dist.DistBackendError(NCCL + "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nFailed to CUDA calloc async 4 bytes"),
+    *map(
+        RuntimeError,
+        (
+            *("HIP error: out of memory", "CUDA driver error: out of memory", "Triton Error [CUDA]: out of memory"),
+            *("CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+            *("cuFFT error: CUFFT_ALLOC_FAILED", "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+            "Failed to CUDA host alloc 1234 bytes",
+        ),
+    ),
 ]
 OTHERS = [
     RuntimeError("CUDA error: an illegal memory access was encountered"),
     dist.DistBackendError(UNHANDLED.format("1 'invalid argument'")),
     dist.DistNetworkError("Connection reset by peer"),
     RuntimeError("could not create a primitive descriptor for the matmul primitive."),
+    RuntimeError("No valid triton configs. OutOfMemoryError: out of resource: triton_tem Required: 262144 Hardware limit:232448"),
     ValueError("out of memory"),
 ]
 

@@ -36,8 +36,9 @@ from oppa.training.torch_internals import (
 from oppa.units import format_bytes
 
 _ALLOCATOR_MESSAGES = (
-    *("DefaultCPUAllocator", "not enough memory", "std::bad_alloc", "Cannot allocate memory"),
-    *("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "'out of memory'"),  # NCCL's: Cuda failure 2 'out of memory'
+    *("DefaultCPUAllocator", "not enough memory", "std::bad_alloc", "Cannot allocate memory", "out of memory"),
+    *("_ALLOC_FAILED", "_ALLOCATION_FAILED"),  # statuses of the libraries of CUDA and ROCm
+    *("Failed to CUDA calloc", "Failed to CUDA malloc", "Failed to CUDA host alloc"),  # NCCL's
 )
 _ONEDNN = "could not create a primitive"  # observed when generated code does not fit; an unsupported primitive has a longer message
 
