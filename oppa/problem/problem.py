@@ -216,5 +216,6 @@ def facts_of(model: Model | None, global_batch: int, cluster: Cluster, training:
         **{name: getattr(cluster, name) for name in sizes},
         "global_batch": global_batch,
         "precision": training.precision,
+        "gradient_clipping": training.gradient_clipping,
         **({"own_module": bool(model.entry_point)} if model else {}),
     }

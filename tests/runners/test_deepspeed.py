@@ -212,3 +212,11 @@ def test_whatever_the_search_space_holds_is_let_pass(settings: ModuleType) -> No
     assert len(candidates) > 100
     for index in range(len(candidates)):
         settings.require_runnable(candidates.configuration(index), problem.model.layers)
+
+
+def test_so_is_whatever_it_holds_with_clipped_gradients(settings: ModuleType) -> None:
+    problem = load_job(ROOT / "examples" / "deepspeed.toml", settings=["training.gradient_clipping=1.0"])
+    candidates = problem.candidates()
+    assert len(candidates) > 50
+    for index in range(len(candidates)):
+        settings.require_runnable(candidates.configuration(index), problem.model.layers, clipping=1.0)
