@@ -28,7 +28,7 @@ def build(spec, mesh):
     """Return this rank's part of the model; raises InputError for a job that DeepSpeed or this runner does not support."""
     require_supported(spec.model, spec.configuration.tp)
     require_random_start(spec.training)
-    require_runnable(spec.configuration, spec.model.layers, spec.training.gradient_clipping)
+    require_runnable(spec.configuration, spec.model.layers, spec.training.gradient_clipping, spec.training.precision)
     return Pipelined(spec, mesh) if spec.configuration.pp > 1 else Accumulated(spec, mesh)
 
 

@@ -45,7 +45,7 @@ def settings(configuration, training):
     }
 
 
-def require_runnable(configuration, layers, clipping=0.0):
+def require_runnable(configuration, layers, clipping=0.0, precision="fp32"):
     """Raise InputError, with the rule that is broken, for a configuration that DeepSpeed or this runner cannot run."""
     pp, replicas = configuration.pp, configuration.dp * configuration.micro_batch
     rules = {
@@ -63,6 +63,9 @@ def require_runnable(configuration, layers, clipping=0.0):
         },
         "recompute must be none or full": configuration.recompute in ("none", "full"),
         "gradient_clipping must be 0, because PipelineModule clips by the norm of its first stage alone": pp == 1 or not clipping,
+        "zero_stage must be at least 1 if AutoTP clips gradients in bf16, because ZeRO 0 then computes a wrong norm": (
+            configuration.tp == 1 or configuration.zero_stage > 0 or not clipping or precision == "fp32"
+        ),
     }
     for rule, holds in rules.items():
         if not holds:

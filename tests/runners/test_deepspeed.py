@@ -206,6 +206,14 @@ def test_a_pipeline_clips_nothing(settings: ModuleType) -> None:
         settings.require_runnable(configured(pp=2), layers=8, clipping=1.0)
 
 
+def test_split_weights_without_zero_clip_nothing_in_half_precision(settings: ModuleType) -> None:
+    with pytest.raises(InputError, match="zero_stage must be at least 1"):
+        settings.require_runnable(configured(tp=2), layers=8, clipping=1.0, precision="bf16")
+    settings.require_runnable(configured(tp=2), layers=8, clipping=1.0)
+    settings.require_runnable(configured(tp=2), layers=8, precision="bf16")
+    settings.require_runnable(configured(dp=2, tp=2, zero_stage=1), layers=8, clipping=1.0, precision="bf16")
+
+
 def test_whatever_the_search_space_holds_is_let_pass(settings: ModuleType) -> None:
     problem = load_job(ROOT / "examples" / "deepspeed.toml")
     candidates = problem.candidates()
@@ -214,9 +222,11 @@ def test_whatever_the_search_space_holds_is_let_pass(settings: ModuleType) -> No
         settings.require_runnable(candidates.configuration(index), problem.model.layers)
 
 
-def test_so_is_whatever_it_holds_with_clipped_gradients(settings: ModuleType) -> None:
-    problem = load_job(ROOT / "examples" / "deepspeed.toml", settings=["training.gradient_clipping=1.0"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_so_is_whatever_it_holds_with_clipped_gradients(precision: str, settings: ModuleType) -> None:
+    changes = ["training.gradient_clipping=1.0", f"training.precision={precision}"]
+    problem = load_job(ROOT / "examples" / "deepspeed.toml", settings=changes)
     candidates = problem.candidates()
     assert len(candidates) > 50
     for index in range(len(candidates)):
-        settings.require_runnable(candidates.configuration(index), problem.model.layers, clipping=1.0)
+        settings.require_runnable(candidates.configuration(index), problem.model.layers, clipping=1.0, precision=precision)
