@@ -222,6 +222,13 @@ def test_whatever_the_search_space_holds_is_let_pass(settings: ModuleType) -> No
         settings.require_runnable(candidates.configuration(index), problem.model.layers)
 
 
+def test_a_pipeline_has_no_overlap_to_search() -> None:
+    """DeepSpeed switches it off for a PipelineModule."""
+    candidates = load_job(ROOT / "examples" / "deepspeed.toml").candidates()
+    overlapping = [each for each in map(candidates.configuration, range(len(candidates))) if each.overlap_zero_comm]
+    assert overlapping and not any(each.pp > 1 for each in overlapping)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_so_is_whatever_it_holds_with_clipped_gradients(precision: str, settings: ModuleType) -> None:
     changes = ["training.gradient_clipping=1.0", f"training.precision={precision}"]
