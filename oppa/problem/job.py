@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from oppa import catalog
 from oppa.errors import InputError, JobError, nearest
@@ -14,7 +14,7 @@ from oppa.problem.bounded_text import read_text
 from oppa.problem.command import LaunchCommand, argument_of
 from oppa.problem.command_table import CommandTable
 from oppa.problem.configuration import Configuration
-from oppa.problem.declaration import DeclaredTable, OptionalName, listing, parse, read, validate
+from oppa.problem.declaration import DeclaredTable, OptionalName, listing, parse, read, spell, validate
 from oppa.problem.declared_words import check_choices
 from oppa.problem.harmless_command import harmless_command
 from oppa.problem.infeasibility import is_empty, why_empty
@@ -28,6 +28,7 @@ from oppa.problem.settings import parse_settings, validate_with
 from oppa.problem.space import FRAMEWORKS, Facts, SearchSpace
 from oppa.problem.space_file import COMMAND, ParameterTable, narrow, read_space
 from oppa.problem.stated_words import program_at
+from oppa.problem.training import OfSomeRunners, Training
 
 PROGRAM = "program"
 """Name of the search space of a launch line whose model is not stated."""
@@ -55,6 +56,7 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
     command = _command(job, line.words, path.parent)
     runner = catalog.find("runners", COMMAND if command else job.runner.name, base=path.parent)
     _require_stated(job, command)
+    _require_supported(training, runner)
     facts = facts_of(model, global_batch, cluster, training)
     own = {*job.space.parameters, *line.choices}
     space = _space(job.space, line, facts, runner=runner, folder=path.parent, command=command, own=own)
@@ -128,6 +130,14 @@ def _require_stated(job: JobFile, command: LaunchCommand | None) -> None:
     if job.batch is None and command and "micro_batch" in command.parameters:
         hint = "add `[batch]` with `global_batch = ...`; steps of different sizes cannot be compared"
         raise JobError("the launch line names `micro_batch`, but the job has no [batch]", hint=hint)
+
+
+def _require_supported(training: Training, runner: Path) -> None:
+    """Raise JobError if the job states what the runner's program would ignore."""
+    for name in _runner(runner).unsupported:
+        if stated := getattr(training, name):
+            hint = 'leave it out, or use `[runner] name = "torch"`'
+            raise JobError(f"the runner `{runner.name}` does not support `{name} = {spell(stated)}`", hint=hint)
 
 
 def _replace_launcher(declared: dict[str, Any], given: Mapping[str, Any]) -> None:
@@ -312,11 +322,12 @@ def _baseline(space: SearchSpace, given: Mapping[str, Any] | None, line: InlineC
 
 
 class _RunnerTable(DeclaredTable):
-    """Validates what a runner declares about its search space; `oppa.trials` reads the rest."""
+    """Validates what a runner declares about jobs; `oppa.trials` reads the rest."""
 
     model_config = ConfigDict(extra="ignore")
     search_space: OptionalName = ""
     parameters: list[str] | None = None
+    unsupported: list[OfSomeRunners] = Field(default_factory=list)
 
 
 def _runner(folder: Path) -> _RunnerTable:

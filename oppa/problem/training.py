@@ -30,6 +30,8 @@ LATER = ("max_gpu_hours", "price_per_gpu_hour", "currency", "run_length_s", "set
 """Fields of the limits that stored problems have only where they are stated: the devices' hours, their price, and steps to drop."""
 SAME_RESULTS = ("reduce_in_rank_order", "collective_timeout_s")
 """Fields that change no result beyond rounding; a run may continue with other values."""
+OfSomeRunners = Literal["init_from", "reduce_in_rank_order"]
+"""Fields that a runner may not support."""
 _LATER = ("weight_decay", "decay_all", "tokens", "token_dtype", "init_from", "trained", "weights")
 """Fields that older studies lack."""
 USUAL_WEIGHT_DECAY: Mapping["Optimizer", float] = {"adamw": 0.01, "sgd": 0.0}

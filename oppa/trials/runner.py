@@ -23,6 +23,7 @@ from oppa.problem.parameter_values import meant_by
 from oppa.problem.software import minor_release
 from oppa.problem.space import SearchSpace
 from oppa.problem.templates import names_in
+from oppa.problem.training import OfSomeRunners
 from oppa.trials import environments
 
 MANIFEST = "runner.toml"
@@ -47,6 +48,7 @@ class RunnerManifest(DeclaredTable):
     in_process: bool = False
     search_space: str = ""
     parameters: list[Annotated[str, AfterValidator(_parameter)]] = Field(default_factory=list)
+    unsupported: list[OfSomeRunners] = Field(default_factory=list)
     environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field(default_factory=dict)
     grace_s: Annotated[float, Field(ge=0)] | None = None
     requires: list[str] = Field(default_factory=list)
@@ -54,7 +56,7 @@ class RunnerManifest(DeclaredTable):
 
     def record(self, folder: Path) -> "Runner":
         """Return the runner that a folder with this manifest holds."""
-        lists = {key: tuple(getattr(self, key)) for key in ("command", "parameters", "requires", "torch")}
+        lists = {key: tuple(getattr(self, key)) for key in ("command", "parameters", "unsupported", "requires", "torch")}
         programs = {key: folder / name if (name := getattr(self, key)) else None for key in ("program", "run")}
         return Runner(**{**self.model_dump(), "name": self.name or folder.name, **lists, **programs, "folder": folder})
 
@@ -81,6 +83,8 @@ class Runner:
     search_space: str = ""
     parameters: tuple[str, ...] = ()
     """Parameters that the program honours."""
+    unsupported: tuple[OfSomeRunners, ...] = ()
+    """Keys of `[training]` that the program ignores, so that jobs must not state them."""
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     grace_s: float | None = None
     """Seconds between asking its processes to end and killing them. None: the study's."""

@@ -231,6 +231,16 @@ def test_a_mistake_is_named_with_what_to_write_instead(name: str, write_job: Wri
     assert hint in raised.value.hint
 
 
+@pytest.mark.parametrize("runner", ["deepspeed", "colossalai"])
+@pytest.mark.parametrize(("key", "value"), [("init_from", '"."'), ("reduce_in_rank_order", "true")])
+def test_what_a_runner_would_ignore_is_refused_as_soon_as_the_job_is_read(key: str, value: str, runner: str, write_job: WriteJob) -> None:
+    path = write_job((TRAINING, f"{TRAINING}{key} = {value}\n"))
+    with pytest.raises(JobError, match=f"the runner `{runner}` does not support `{key} = ") as raised:
+        load_job(path, settings=[f"runner.name={runner}"])
+    assert raised.value.hint == 'leave it out, or use `[runner] name = "torch"`'
+    assert load_job(path).runner.name == "torch"
+
+
 def test_a_missing_file_is_answered_with_the_nearest(write_job: WriteJob) -> None:
     with pytest.raises(JobError) as raised:
         load_job(write_job().with_name("jop.toml"))
