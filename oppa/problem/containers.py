@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
-from oppa.problem.launch_line.starters import STARTERS, Starter, name_of, takes_value
+from oppa.problem.launch_line.starters import STARTERS, Starter, name_of, options_at, takes_value
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _MOUNTS: Mapping[str, tuple[str, ...]] = {
@@ -92,7 +92,7 @@ def containers(words: Sequence[str]) -> Iterator[Container]:
         starter = STARTERS.get(PurePath(words[at]).name)
         if starter is None and not _ASSIGNMENT.match(words[at]):
             return
-        begins = at + 1 + (len(starter.begins) if starter else 0)
+        begins = at + 1 + (options_at(starter, words[at + 1 :]) if starter else 0)
         options, at = _options(words, begins, starter) if starter else ([], begins)
         if starter and starter.name in _MOUNTS and (starter.name != "srun" or any(name in _OF_STEP for name, _, _ in options)):
             of_step = {name: value for name, value, _ in options}.get(_IMAGE, "")

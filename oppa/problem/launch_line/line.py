@@ -24,6 +24,7 @@ from oppa.problem.launch_line.starters import (
     STARTERS,
     Starter,
     name_of,
+    options_at,
     python_option_takes_value,
     takes_value,
 )
@@ -167,13 +168,19 @@ class _Peeling:
 
     def _starter(self, name: str) -> Starter | None:
         starter = STARTERS.get(name)
-        if starter is None or texts(self._words[1 : 1 + len(starter.begins)]) != list(starter.begins):
+        if starter is None:
+            return None
+        behind = texts(self._words[1:])
+        end = options_at(starter, behind)
+        if behind[end - len(starter.begins) : end] != list(starter.begins):
             return None
         return starter
 
     def _started(self, starter: Starter, words: list[Word]) -> LaunchLine | None:
         """Take the words of a program that starts another; return the line if the program follows in its options."""
-        words += [self._words.pop(0) for _ in starter.begins]
+        end = options_at(starter, texts(self._words))
+        words += self._words[:end]
+        del self._words[:end]
         options: list[tuple[str, Word | None]] = []
         is_module = False
         while self._words and (self._words[0].text.startswith("-") or self._is_blank()):

@@ -21,6 +21,8 @@ class Starter:
     kind: Kind = "wrapper"
     begins: tuple[str, ...] = ()
     """Words that follow its name, such as `launch` of accelerate."""
+    leading_values: frozenset[str] = frozenset()
+    """Options with a value that may stand in front of `begins`; all others there have none."""
     flags: frozenset[str] = frozenset()
     """Options without a value. All others take one, in the next word or after `=`."""
     short_flags: str = ""
@@ -95,8 +97,8 @@ STARTERS: Mapping[str, Starter] = {
         Starter(name="conda", begins=("run",), flags=_flags("no-capture-output live-stream verbose dev"), short_flags="v"),
         Starter(name="mamba", begins=("run",), flags=_flags("no-capture-output live-stream")),
         Starter(name="micromamba", begins=("run",)),
-        Starter(name="apptainer", begins=("exec",), flags=_APPTAINER, short_flags="eCcfu", operands=1),
-        Starter(name="singularity", begins=("exec",), flags=_APPTAINER, short_flags="eCcfu", operands=1),
+        Starter(name="apptainer", begins=("exec",), leading_values=_flags("config c"), flags=_APPTAINER, short_flags="eCcfu", operands=1),
+        Starter(name="singularity", begins=("exec",), leading_values=_flags("config c"), flags=_APPTAINER, short_flags="eCcfu", operands=1),
         Starter(name="srun", kind="step", flags=_SRUN, short_flags="lukOQvsXEZI"),
         Starter(name="mpirun", kind="step", flags=_MPIRUN, short_flags="vq", pairs=_MPIRUN_PAIRS, long_by_one_dash=True),
         Starter(name="mpiexec", kind="step", flags=_MPIRUN, short_flags="vq", pairs=_MPIRUN_PAIRS, long_by_one_dash=True),
@@ -146,6 +148,14 @@ def launcher_options_at(words: Sequence[str]) -> int | None:
         if tuple(words[index + 1 : end]) == begins:
             return end
     return None
+
+
+def options_at(starter: Starter, behind: Sequence[str]) -> int:
+    """Return the index of a starter's options among the words that follow its name, after `begins` and the options in front of it."""
+    at = 0
+    while starter.begins and at < len(behind) and behind[at].startswith("-"):
+        at += 2 if name_of(behind[at]) in starter.leading_values and "=" not in behind[at] else 1
+    return at + len(starter.begins)
 
 
 def name_of(option: str) -> str:

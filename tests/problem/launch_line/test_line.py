@@ -28,6 +28,7 @@ def read(line: str, **environment: str) -> LaunchLine:
         ("uv run --frozen torchrun train.py", ["uv", "torchrun"], "train.py", False),
         ("numactl -N 0 -l conda run -n e python train.py", ["numactl", "conda"], "train.py", False),
         ("apptainer exec --nv --bind /a:/b image.sif python train.py", ["apptainer"], "train.py", False),
+        ("apptainer -q -c a.conf exec --nv image.sif python train.py", ["apptainer"], "train.py", False),
         ("env -C /data A=1 nice -n 5 python train.py", ["env", "nice"], "train.py", False),
         ("srun -N64 -l --ntasks-per-node=8 python -u train.py", ["srun"], "train.py", False),
         ("timeout -k 5 1h mpirun -np 4 --allow-run-as-root python train.py", ["timeout", "mpirun"], "train.py", False),
