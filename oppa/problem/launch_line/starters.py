@@ -122,8 +122,7 @@ MODULES: Mapping[str, str] = {
 }
 """Modules that `python -m` starts, with the launcher that each is."""
 FOREIGN: Mapping[str, str] = {
-    "docker": "the processes of its container are no children of its own",
-    "podman": "the processes of its container are no children of its own",
+    **dict.fromkeys(("docker", "podman", "podman-hpc", "nerdctl"), "the processes of its container are no children of its own"),
     "kubectl": "it starts the ranks in a cluster of its own",
     "ray": "it starts the ranks in a cluster of its own",
     "sky": "it starts the ranks on machines of its own",

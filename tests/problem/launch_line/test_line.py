@@ -85,6 +85,8 @@ def test_a_shell_inherits_the_words_of_a_variable_of_which_a_part_is_unknown(inn
     ("line", "message"),
     [
         ("docker run image python train.py", "docker"),
+        ("podman-hpc run --rm image python train.py", "`podman-hpc` cannot start trials"),
+        ("nerdctl run image python train.py", "`nerdctl` cannot start trials"),
         ("ssh host python train.py", "ssh"),
         ("torchrun train.py '|' tee log", "only a shell understands"),
         ("A=1", "starts no program"),
