@@ -97,7 +97,8 @@ def read(case: Case, folder: Path) -> None:
     output, lines = case.files["output"], launch.OutputLines()
     with tempfile.TemporaryDirectory() as trial:
         declared = _Steps(stated["pattern"]) if stated["pattern"] else None
-        follower = launch.Follower(_Trial(Path(trial)), declared, wanted=MOST_STEPS, counter=counter, accumulation=1, to_end=False)
+        given = {"wanted": MOST_STEPS, "counter": counter, "accumulation": 1, "to_end": False, "errors": Path(trial) / "stderr.log"}
+        follower = launch.Follower(_Trial(Path(trial)), declared, **given)
         try:
             for number, at in enumerate(range(0, len(output) + CHUNK, CHUNK), start=1):
                 follower.read(lines.complete(output[at : at + CHUNK]), float(number))
