@@ -73,7 +73,7 @@ def understand(sources: LineSources, *, evidence: str, name: str) -> Meaning:
         steps=program.steps,
         added=(*flags, *placed.added),
         paths=dict(_paths(values)),
-        training=training_of(values),
+        training=training_of(values, sources),
         unpredicted=tuple(unpredicted(values)),
         notes=(*_notes(values, sources, settings, assigned), *((VOCAB_NOTE,) if lacks_vocab else ())),
         hints=(*hints, *_hints(values, assigned, global_batch)),

@@ -1,6 +1,7 @@
 """Read what keys state of the model and of what trains, for predictions."""
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import PurePath
 
@@ -35,17 +36,18 @@ def model_of(values: KeyedValues, sources: LineSources) -> tuple[dict[str, Value
     return known, values.stated(program.seq_len)[1], []
 
 
-def training_of(values: KeyedValues) -> tuple[StatedFact, ...]:
-    """Return the keys of `[training]` that the line or its file states."""
+def training_of(values: KeyedValues, sources: LineSources) -> tuple[StatedFact, ...]:
+    """Return the keys of `[training]` that the program's name, the line or its file states."""
     program, found = values.program, list[StatedFact]()
-    formats = {program.four_bit: "4-bit", program.eight_bit: "8-bit"}
-    quantized = next((key for key in formats if key and values.stated(key)[0] is True), "")
+    texts = ((key, text, weights) for key, formats in program.quantized.items() for text, weights in formats.items())
+    quantized, weights = next(((key, weights) for key, text, weights in texts if re.fullmatch(text, values.text(key))), ("", ""))
     adapter = str(program.adapter.get("key", ""))
     is_adapted = adapter and values.text(adapter).lower() not in ("", *program.adapter.get("full", ()))
-    if is_adapted or quantized:
-        found.append(StatedFact(name="trained", value="lora", origin=values.stated(adapter if is_adapted else quantized)[1]))
+    if is_adapted or quantized or program.trains_adapters(sources.line):
+        origin = values.stated(adapter if is_adapted else quantized)[1] or "line"
+        found.append(StatedFact(name="trained", value="lora", origin=origin))
     if quantized:
-        found.append(StatedFact(name="weights", value=formats[quantized], origin=values.stated(quantized)[1]))
+        found.append(StatedFact(name="weights", value=weights, origin=values.stated(quantized)[1]))
     return tuple(found)
 
 

@@ -38,8 +38,7 @@ class KeyedProgram:
     seq_len: str = ""
     precision: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     adapter: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    four_bit: str = ""
-    eight_bit: str = ""
+    quantized: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     optimizer: str = ""
     sharding: bool = False
     """True if the keys of FSDP and DeepSpeed are those of Transformers."""
@@ -56,6 +55,10 @@ class KeyedProgram:
         """Return whether keys have no dashes in a launch line."""
         return not self.form.startswith("-")
 
+    def trains_adapters(self, line: LaunchLine) -> bool:
+        """Return whether the program that a line names trains adapters alone."""
+        return "program" in self.adapter and _is_named(self.adapter["program"], line)
+
     def words(self, key: str, value: Any) -> list[str]:
         """Return the words that state a key in a launch line."""
         text = self.truth[value] if isinstance(value, bool) else str(value)
@@ -71,6 +74,10 @@ def keyed_programs() -> dict[str, KeyedProgram]:
 
 def named_programs(line: LaunchLine) -> dict[str, KeyedProgram]:
     """Return the programs that have the name of a line's program, which their marks may tell apart."""
-    words = [line.program.text, *(word.text for word in line.arguments[:_FIRST_ARGUMENTS])]
-    text = " ".join(words)
-    return {name: each for name, each in keyed_programs().items() if re.match(rf"(.*/)?({each.program})(?=\s|$)", text)}
+    return {name: each for name, each in keyed_programs().items() if _is_named(each.program, line)}
+
+
+def _is_named(pattern: str, line: LaunchLine) -> bool:
+    """Return whether a line's program, with its first arguments, has a name of this pattern."""
+    text = " ".join([line.program.text, *(word.text for word in line.arguments[:_FIRST_ARGUMENTS])])
+    return re.match(rf"(.*/)?({pattern})(?=\s|$)", text) is not None
