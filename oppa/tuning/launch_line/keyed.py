@@ -19,7 +19,7 @@ from oppa.problem.templates import spelled
 from oppa.tuning.formats.transformers import stage_of
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.keyed_facts import model_of, training_of, unpredicted
-from oppa.tuning.launch_line.keyed_programs import KeyedProgram, keyed_programs
+from oppa.tuning.launch_line.keyed_programs import keyed_programs
 from oppa.tuning.launch_line.keyed_values import KeyedValues
 from oppa.tuning.launch_line.meaning import ASSUMED_VOCAB, VOCAB_NOTE, EditedFile, LineDevices, Meaning
 from oppa.tuning.launch_line.options import require_consistent
@@ -69,7 +69,7 @@ def understand(sources: LineSources, *, evidence: str, name: str) -> Meaning:
         words=tuple(placed.words()),
         arguments=placed.arguments,
         files=tuple(placed.files()),
-        choices=_choices(program, assigned, model, sources),
+        choices=_choices(values, assigned, model, sources),
         steps=program.steps,
         added=(*flags, *placed.added),
         paths=dict(_paths(values)),
@@ -135,7 +135,7 @@ def _settings(values: KeyedValues, sources: LineSources) -> tuple[dict[str, Valu
         del found["ep"]
     origins = {name: values.stated(keys[name])[1] for name in found}
     origins |= {"precision": values.stated(values.program.precision["key"])[1]} if values.program.precision else {}
-    for name, choices in values.program.choices.items():
+    for name, choices in values.choices.items():
         if (value := _present(values, choices)) is not None:
             found[name], origins[name] = value, values.stated(_deciding(choices))[1]
     for name, meanings in values.program.settled.items():
@@ -216,7 +216,7 @@ def _assigned(values: KeyedValues, settings: Mapping[str, Value], sources: LineS
     if "micro_batch" in settings and global_batch:
         accumulated = {keys["accumulate"]: "{num_microbatches}"} if "accumulate" in keys else {}
         found["micro_batch"] = {keys["micro_batch"]: "{micro_batch}", **accumulated}
-    for name, choices in program.choices.items():
+    for name, choices in values.choices.items():
         if name in settings and str(settings[name]) in choices:
             known = dict.fromkeys(key for assignments in choices.values() for key in assignments)
             found[name] = {key: {value: each[key] for value, each in choices.items() if key in each} for key in known}
@@ -224,10 +224,10 @@ def _assigned(values: KeyedValues, settings: Mapping[str, Value], sources: LineS
 
 
 def _choices(
-    program: KeyedProgram, assigned: Mapping[str, Assignments], model: Mapping[str, Value], sources: LineSources
+    values: KeyedValues, assigned: Mapping[str, Assignments], model: Mapping[str, Value], sources: LineSources
 ) -> dict[str, list[Value]]:
     """Return the values of the parameters that have a choice of their own. Tensor parallelism divides key and value heads."""
-    varied = {name: choices for name, choices in program.choices.items() if name in assigned}
+    varied = {name: choices for name, choices in values.choices.items() if name in assigned}
     found: dict[str, list[Value]] = {
         name: [int(value) if value.isdigit() else value for value in choices] for name, choices in varied.items()
     }
@@ -335,7 +335,7 @@ def _notes(values: KeyedValues, sources: LineSources, settings: Mapping[str, Val
     for name in ("tp", "pp", "cp", "ep"):
         if name not in assigned and int(settings.get(name, 1)) > 1:
             yield f"{name} = {settings[name]} stays as it is"
-    for name, choices in values.program.choices.items():
+    for name, choices in values.choices.items():
         key = _deciding(choices)
         if values.stated(key)[1] and name not in settings:
             yield f"`{key} = {values.text(key)}` stays as it is, and predictions do not have it"

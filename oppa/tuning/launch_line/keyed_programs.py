@@ -30,6 +30,7 @@ class KeyedProgram:
     pipeline: Sequence[str] = ()
     with_tp: str = ""
     choices: Mapping[str, Mapping[str, Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
+    instead: Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]] = dataclasses.field(default_factory=dict)
     settled: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     model: Mapping[str, str | Sequence[str]] = dataclasses.field(default_factory=dict)
     model_texts: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)

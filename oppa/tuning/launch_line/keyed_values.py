@@ -49,6 +49,12 @@ class KeyedValues:
         return cls(program=program, options=options, values=sources.contents(file), file=file)
 
     @property
+    def choices(self) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+        """Return the keys of each value of a parameter. Those of a key that is true take precedence."""
+        own = (choices for key, choices in self.program.instead.items() if self.stated(key)[0] is True)
+        return {**self.program.choices, **next(own, {})}
+
+    @property
     def shown_file(self) -> str:
         """Return the name of the file; empty without one."""
         return PurePath(self.file.text).name if self.file is not None else self.of_hydra

@@ -308,3 +308,14 @@ def test_a_declared_program_has_a_key_of_its_micro_batch_and_of_its_batch(name) 
     assert {key for assignments in program.choices.values() for each in assignments.values() for key in each}.isdisjoint(
         program.keys.values()
     )
+
+
+@pytest.mark.parametrize("key", ["activation_checkpointing", "fsdp_activation_checkpointing"])
+def test_the_recomputation_of_fsdp_varies_in_place_of_that_of_axolotl(key, job) -> None:
+    """Transformers refuses both at once."""
+    file = LORA.replace("gradient_checkpointing: true", "gradient_checkpointing: false")
+    made = job(AXOLOTL, {"lora.yml": f"{file}fsdp_version: 2\nfsdp_config: {{reshard_after_forward: true, {key}: true}}\n"})
+    assert (made.problem.baseline.recompute, made.meaning.origins["recompute"]) == ("full", "lora.yml")
+    files = changed(made, recompute="none")[1]
+    assert files[f"fsdp_config.{key}"] is False and "gradient_checkpointing" not in files
+    assert changed(job(AXOLOTL, {"lora.yml": LORA}), recompute="none")[1]["gradient_checkpointing"] is False
