@@ -216,6 +216,17 @@ def test_a_trial_of_litgpt_and_of_llm_foundry_neither_evaluates_nor_saves(job) -
     assert {"eval_first": False, "eval_interval": "1000000000ba", "save_interval": "1000000000ba"}.items() <= files.items()
 
 
+@pytest.mark.parametrize(("stated", "off"), [("evals_per_epoch: 4", 0), ("eval_steps: 50", 0), ("eval_strategy: epoch", "")])
+def test_a_trial_of_axolotl_neither_evaluates_nor_saves(stated, off, job, tmp_path) -> None:
+    made = job(AXOLOTL, {"lora.yml": f"{LORA}val_set_size: 0.1\nsaves_per_epoch: 1\n{stated}\n"})
+    files, name = changed(made, micro_batch=8)[1], stated.partition(":")[0]
+    assert {"save_strategy": "no", "saves_per_epoch": 0, name: off}.items() <= files.items()
+    assert [key for key in files if key.startswith("eval")] == [name] and "save_steps" not in files
+    each = next(each for each in made.problem.candidates() if each.micro_batch == 8)
+    text = write_files(made, each, tmp_path / "best")[0].read_text()
+    assert f"saves_per_epoch: 1\n{stated}\n" in text and "save_strategy" not in text
+
+
 @pytest.mark.parametrize(
     ("line", "text"),
     [
