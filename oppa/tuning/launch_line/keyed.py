@@ -69,7 +69,7 @@ def understand(sources: LineSources, *, evidence: str, name: str) -> Meaning:
         words=tuple(placed.words()),
         arguments=placed.arguments,
         files=tuple(placed.files()),
-        choices=_choices(values, assigned, model, sources),
+        choices=_choices(values, assigned, model, sources) | {name: [settings[name]] for name in values.held if name in assigned},
         steps=program.steps,
         added=(*flags, *placed.added),
         paths=dict(_paths(values)),
@@ -335,6 +335,7 @@ def _notes(values: KeyedValues, sources: LineSources, settings: Mapping[str, Val
     for name in ("tp", "pp", "cp", "ep"):
         if name not in assigned and int(settings.get(name, 1)) > 1:
             yield f"{name} = {settings[name]} stays as it is"
+    yield from (f"{name} = {settings[name]} stays as it is: `{key}` requires it" for name, key in values.held.items() if name in assigned)
     for name, choices in values.choices.items():
         key = _deciding(choices)
         if values.stated(key)[1] and name not in settings:

@@ -27,6 +27,7 @@ class KeyedProgram:
     file: str = ""
     usual: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fixed: Sequence[str] = ()
+    holds: Mapping[str, str] = dataclasses.field(default_factory=dict)
     pipeline: Sequence[str] = ()
     with_tp: str = ""
     choices: Mapping[str, Mapping[str, Mapping[str, Any]]] = dataclasses.field(default_factory=dict)

@@ -55,6 +55,11 @@ class KeyedValues:
         return {**self.program.choices, **next(own, {})}
 
     @property
+    def held(self) -> dict[str, str]:
+        """Return the parameters that stay as they are, each with the key that requires it."""
+        return {name: key for key, name in self.program.holds.items() if self.stated(key)[0] is True}
+
+    @property
     def shown_file(self) -> str:
         """Return the name of the file; empty without one."""
         return PurePath(self.file.text).name if self.file is not None else self.of_hydra

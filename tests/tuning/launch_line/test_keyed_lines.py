@@ -330,3 +330,16 @@ def test_the_recomputation_of_fsdp_varies_in_place_of_that_of_axolotl(key, job) 
     files = changed(made, recompute="none")[1]
     assert files[f"fsdp_config.{key}"] is False and "gradient_checkpointing" not in files
     assert changed(job(AXOLOTL, {"lora.yml": LORA}), recompute="none")[1]["gradient_checkpointing"] is False
+
+
+@pytest.mark.parametrize(
+    ("key", "held", "varied"),
+    [("optimizer_in_bwd", "micro_batch", "recompute"), ("enable_activation_offloading", "recompute", "micro_batch")],
+)
+def test_torchtune_keeps_what_another_key_requires(key, held, varied, job) -> None:
+    """It refuses accumulation with the optimizer in the backward pass, and offloaded activations that are not recomputed."""
+    line, file = "tune run --nproc_per_node 8 full_finetune_distributed --config c.yaml", TUNE.replace("steps: 4", "steps: 1")
+    made = job(line, {"c.yaml": f"{file}{key}: true\n"})
+    assert made.problem.space[held].choices == (made.problem.baseline[held],) and len(made.problem.space[varied].choices) > 1
+    assert any(f"stays as it is: `{key}` requires it" in note for note in made.notes)
+    assert len(job(line, {"c.yaml": f"{file}{key}: false\n"}).problem.space[held].choices) > 1
