@@ -27,13 +27,24 @@ def model_of(values: KeyedValues, sources: LineSources) -> tuple[dict[str, Value
         numbers = [each for each in stated if isinstance(each, int | float)]
         if len(numbers) == len(stated):
             found[name] = numbers[0] if isinstance(keys, str) else int(math.prod(numbers))
-    if length is None or not {"layers", "hidden", "heads", "ffn"} <= found.keys():
+    experts = _experts(values)
+    if length is None or experts is None or not {"layers", "hidden", "heads", "ffn"} <= found.keys():
         return {}, "", []
     for name, meanings in program.model_texts.items():
         if (meant := meanings.get(values.text(meanings["key"]))) is not None:
             found[name] = meant
-    known = {"kv_heads": found["heads"], **program.model_values, **found, "seq_len": length}
+    known = {"kv_heads": found["heads"], **program.model_values, **found, **experts, "seq_len": length}
     return known, values.stated(program.seq_len)[1], []
+
+
+def _experts(values: KeyedValues) -> dict[str, Value] | None:
+    """Return the dimensions of a mixture of experts; an empty table for a dense model, and None if they are not all known."""
+    shown = [table for table in values.program.experts if values.stated(table["key"])[0]]
+    for table in shown:
+        if all(values.stated(key)[0] == value for key, value in table.get("where", {}).items()):
+            numbers: dict[str, Value] = {name: number for name, key in table["model"].items() if (number := values.number(key))}
+            return numbers if numbers.keys() == table["model"].keys() else None
+    return None if shown else {}
 
 
 def training_of(values: KeyedValues, sources: LineSources) -> tuple[StatedFact, ...]:

@@ -36,6 +36,7 @@ class KeyedProgram:
     model: Mapping[str, str | Sequence[str]] = dataclasses.field(default_factory=dict)
     model_texts: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     model_values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    experts: Sequence[Mapping[str, Any]] = ()
     config: str = ""
     seq_len: str = ""
     precision: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.tuning.launch_line.keyed_examples import LITGPT, OF_TUNE, TUNE
+from tests.tuning.launch_line.keyed_examples import FOUNDRY, LITGPT, NANOTRON, NEMO, NEMO_MODEL, OF_TUNE, TUNE
 
 TORCHTUNE = "tune run --nproc_per_node 8 {} --config c.yaml"
 LIT = "litgpt {} --devices 4 --config t.yaml"
@@ -40,3 +40,31 @@ def test_the_name_of_a_program_or_a_key_states_that_adapters_train(line, trained
 def test_a_key_states_the_format_of_frozen_weights(line, key, weights, job) -> None:
     made = job(line, {"c.yaml": f"{TUNE}{key}\n", "t.yaml": f"{LITGPT}{key}\n"})
     assert (made.problem.training.trained, made.problem.training.weights) == ("lora", weights)
+
+
+MIXTURE = "moe_config: {{num_experts: 8, top_k: 1, moe_intermediate_size: 256{}}}"
+KNOWN = {"experts": 8, "experts_per_token": 1, "expert_ffn": 256}
+
+
+@pytest.mark.parametrize(
+    ("keys", "dimensions"),
+    [
+        ("moe_config: null", {"experts": 1}),
+        (MIXTURE.format(""), KNOWN),
+        (MIXTURE.format(", enable_shared_expert: true, shared_expert_intermediate_size: 512"), {**KNOWN, "shared_expert_ffn": 512}),
+        ("moe_num_experts: 4, num_experts_per_tok: 2", {"experts": 4, "experts_per_token": 2, "expert_ffn": 0}),
+        (MIXTURE.format(", layers: [0, 2]"), None),
+    ],
+)
+def test_a_mixture_of_nanotron_has_its_experts_and_no_model_if_they_are_not_known(keys, dimensions, job) -> None:
+    text = NANOTRON.replace("vocab_size: 32000", f"vocab_size: 32000, {keys}").replace("pp: 1", "pp: 1, expert_parallel_size: 1")
+    model = job("torchrun --nproc-per-node 8 run_train.py --config-file n.yaml", {"n.yaml": text}).problem.stated_model
+    assert (None if model is None else {name: getattr(model, name) for name in dimensions or {}}) == dimensions
+
+
+def test_a_mixture_of_other_programs_is_no_dense_model(job) -> None:
+    experts = "+model.num_moe_experts=8 +model.moe_router_topk=2"
+    assert (model := job(f"{NEMO}{NEMO_MODEL} {experts}").problem.stated_model).experts == 8 and model.experts_per_token == 2
+    assert job(f"{NEMO}{NEMO_MODEL} +model.num_moe_experts=8").problem.stated_model is None
+    file = FOUNDRY.replace("n_layers: 12", "n_layers: 12, ffn_config: {ffn_type: torch_dmoe, moe_num_experts: 4, moe_top_k: 2}")
+    assert job("composer -n 8 train.py mpt.yaml", {"mpt.yaml": file}).problem.stated_model.experts == 4
