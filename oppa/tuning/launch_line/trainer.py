@@ -18,7 +18,7 @@ from oppa.tuning.formats.transformers import (
     is_hybrid,
     stage_of,
 )
-from oppa.tuning.launch_line.argument_file import in_sole_file
+from oppa.tuning.launch_line.argument_file import in_sole_file, sole_file
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.fine_tuning import OPTIMIZERS, fine_tuning, unpredicted
 from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, Meaning
@@ -95,14 +95,14 @@ def _require_process_of_each_gpu(sources: LineSources, arguments: TrainerArgumen
 def _by_torch(meaning: Meaning, sources: LineSources, arguments: TrainerArguments) -> Meaning:
     """Return the meaning of a line by DDP or FSDP, whose search space completes it."""
     options, count = arguments.options, meaning.devices.count or 1
-    settings = {**meaning.settings, "zero_stage": 0, **({"bf16": True} if arguments.precision == "bf16" else {})}
+    settings = {**meaning.settings, "zero_stage": 0, **({"bf16": True} if arguments.precision == "bf16" and not arguments.is_pure else {})}
     settings |= {WORKERS: workers} if (workers := arguments.whole(WORKERS, least=0)) else {}
     words: dict[str, Any] = {**BATCH_WORDS, "recompute": arguments.program.recompute_words}
     choices: dict[str, Any] = {"torch_compile": [arguments.is_on("torch_compile")]}
     choices |= {} if arguments.program.recompute else {"recompute": [*arguments.program.recompute_words]}
     fixed: dict[str, Value] = {LIGER: True} if arguments.is_on(LIGER) else {}
     fixed |= {OPTIM: optim} if (optim := arguments.text(OPTIM)) in OPTIMIZERS else {}
-    meaning = dataclasses.replace(meaning, unpredicted=tuple(unpredicted(arguments, optimizers=OPTIMIZERS)))
+    meaning = dataclasses.replace(meaning, unpredicted=tuple(unpredicted(arguments, optimizers=() if sole_file(sources) else OPTIMIZERS)))
     settings, choices = {**settings, **fixed}, {**choices, **{name: [value] for name, value in fixed.items()}}
     own = _fsdp_recompute(sources, arguments)
     replaced = {MICRO, ACCUMULATED, "torch_compile", LIGER, WORKERS, BUCKET, *_MEASURED}

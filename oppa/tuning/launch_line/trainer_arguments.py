@@ -140,7 +140,7 @@ class TrainerArguments:
     def origins(self) -> dict[str, str]:
         """Return the origins of what switches state."""
         named = {
-            "precision": ("bf16", "fp16", self.program.dtype),
+            "precision": (*([self.program.pure] if self.is_pure else []), "bf16", "fp16", self.program.dtype),
             "recompute": self.program.recompute,
             "zero_stage": ("fsdp",),
             "fsdp_offload": ("fsdp",),
@@ -157,8 +157,15 @@ class TrainerArguments:
         )
 
     @property
+    def is_pure(self) -> bool:
+        """Return whether weights and moments have 16 bits, without copies of 32."""
+        return bool(self.program.pure) and self.is_on(self.program.pure)
+
+    @property
     def precision(self) -> str:
         """Return the precision; raises InputError if two are on."""
+        if self.is_pure:
+            return "bf16"
         if self.is_on("bf16") and self.is_on("fp16"):
             raise InputError("the launch line contradicts itself: `--bf16` and `--fp16`", hint=_REMOVE)
         by_type = (self.text(self.program.dtype) or self.own_type[0]) in ("float16", "float32")

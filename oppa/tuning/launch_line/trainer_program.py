@@ -33,6 +33,8 @@ class TrainerProgram:
     """Arguments that decide whether layers are recomputed; trials state the first one. Empty: the program itself decides."""
     recompute_on: bool = True
     """The value of these arguments with which layers are recomputed."""
+    pure: str = ""
+    """Switch for training in bf16 alone, with weights and moments of 16 bits."""
     is_bf16: bool = False
     """True if the precision is bf16 unless an argument states it."""
     micro: int = DEFAULTS[MICRO]
@@ -89,6 +91,7 @@ _LLAMA_FACTORY = TrainerProgram(
     recompute_on=False,
     takes_keys=True,
     tuner="finetuning_type",
+    pure="pure_bf16",
 )
 _SWIFT = TrainerProgram(
     title="ms-swift",

@@ -81,6 +81,18 @@ def test_the_precision_of_ms_swift_is_that_of_the_models_config_if_nothing_state
     assert any("`--torch_dtype bfloat16`" in hint for hint in meaning.hints) is (origin == "default of ms-swift")
 
 
+@pytest.mark.parametrize(("keys", "precision"), [("pure_bf16: true", "bf16"), ("pure_bf16: false", "fp32"), ("fp16: true", "fp16")])
+def test_pure_bf16_is_a_precision_of_llama_factory(keys, precision, job) -> None:
+    meaning = job(LAUNCHER, {"sft.yaml": RECIPE.replace("bf16: true", keys)}).meaning
+    assert (meaning.precision, meaning.origins.get("precision", "")) == (precision, "sft.yaml" if "true" in keys else "")
+
+
+@pytest.mark.parametrize("optimizer", ["paged_adamw_8bit", "adafactor"])
+def test_an_optimizer_in_a_sole_file_of_arguments_is_noted_as_no_parameter_holds_it(optimizer, job) -> None:
+    meaning = job(LAUNCHER, {"sft.yaml": f"{RECIPE}optim: {optimizer}\n"}).meaning
+    assert "optim" not in meaning.choices and [note for note in meaning.unpredicted if f"`{optimizer}`" in note]
+
+
 def test_ms_swift_accumulates_16_sequences_if_nothing_states_how_many() -> None:
     def batch(words: str) -> int | None:
         line = f"torchrun --nproc-per-node 4 -m swift.cli.sft --model m --output_dir out {words}"
