@@ -17,10 +17,14 @@ LIKELY = 0.5
 """Probability from which a time limit counts as too short."""
 
 
-def expected_lines(expected: "Expectation") -> list[tuple[str, str]]:
-    """Return lines by name: the expected cost of a search, the expected speed-up, and the run for which it pays."""
+def expected_lines(expected: "Expectation", *, overestimates: bool = False) -> list[tuple[str, str]]:
+    """Return lines by name: the expected cost of a search, the expected speed-up, and the run for which it pays.
+
+    Args:
+        overestimates: True if the job needs less memory than predicted, so that it may fit all the same.
+    """
     known, (least_s, most_s) = expected.break_even, expected.startup_s
-    if not expected.fitting:
+    if not expected.fitting and not overestimates:
         usable = format_bytes(expected.usable_bytes)
         return [
             ("fits", f"no configuration is predicted to fit: the least needs {format_bytes(expected.least_bytes)}, and {usable} is usable")
@@ -36,7 +40,7 @@ def expected_lines(expected: "Expectation") -> list[tuple[str, str]]:
         needed = f"a start and {steps} steps of {REFERENCES[known.reference]}"
         late = f"{needed} take longer with a probability of {expected.too_short:.0%}"
         lines.append(("time", f"a trial has {limit}, but {late}; raise `limits.trial_time`"))
-    if (gain := known.speed_up) is None:
+    if (gain := known.speed_up) is None or not expected.fitting:
         return lines
     interval = f"[{gain.low:.2f} - {gain.high:.2f}]"
     lines.append(("speed", f"{gain.value:.2f}x {interval} over {REFERENCES[known.reference]}, by the prior"))

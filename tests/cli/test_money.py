@@ -71,6 +71,16 @@ def test_a_plan_states_that_nothing_is_predicted_to_fit(oppa) -> None:
     assert "fits   no configuration is predicted to fit: the least needs" in shown and "pays" not in shown
 
 
+@pytest.mark.parametrize(("precision", "is_said"), [("bf16", False), ("fp32", True)])
+def test_a_plan_does_not_state_that_nothing_fits_if_less_memory_is_needed_than_predicted(precision, is_said, oppa) -> None:
+    (oppa.folder / "c.yaml").write_text(f"batch_size: 2\ngradient_accumulation_steps: 4\ndtype: {precision}\n")
+    model = "layers=32,hidden=4096,heads=32,ffn=14336,vocab=128256,seq_len=4096"
+    line = ["tune", "run", "--nproc_per_node", "1", "full_finetune_single_device", "--config", "c.yaml"]
+    shown = oppa("tune", "--dry-run", "--set", "cluster.device=H100", "--model", model, "--", *line).stdout
+    assert ("no configuration is predicted to fit" in shown) is is_said and ("cost  " in shown) is not is_said
+    assert "speed" not in shown
+
+
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [

@@ -60,7 +60,7 @@ def tune(
         planned = api.plan(source, study=study, trials=trials, max_gpu_hours=max_gpu_hours, designer=designer, seed=seed)
         _print_plan(planned, line, as_json=as_json)
         return
-    view = SessionView("--study")
+    view = SessionView("--study", overestimates=line is not None and line.meaning.overestimated != ())
     with view.running(unfinished if as_json else None):
         found = api.tune(
             source,
@@ -106,7 +106,7 @@ def _print_plan(plan: "TunePlan", line: "LineJob | None", *, as_json: bool) -> N
     from oppa.cli.views.plan_view import print_plan
 
     if not as_json:
-        print_plan(plan)
+        print_plan(plan, overestimates=line is not None and line.meaning.overestimated != ())
         return
     understood = {"understood": launch_line_view.understood_json(line)} if line else {}
     style.print_json({**plan.to_dict(), **understood})

@@ -19,8 +19,12 @@ if TYPE_CHECKING:  # it loads torch
     from oppa.tuning.resumed_study import ResumedStudy
 
 
-def print_plan(plan: TunePlan) -> None:
-    """Print the problem of a search, the launcher, the budget and the first trial, to stdout."""
+def print_plan(plan: TunePlan, *, overestimates: bool = False) -> None:
+    """Print the problem of a search, the launcher, the budget and the first trial, to stdout.
+
+    Args:
+        overestimates: True if the job needs less memory than predicted.
+    """
     problem, limits = plan.problem, plan.problem.limits
     budget = [_trials_in_words(plan, limits.trials)] if limits.trials is not None else []
     budget += time_in_words(problem)
@@ -29,7 +33,7 @@ def print_plan(plan: TunePlan) -> None:
     if plan.first is not None:
         rows["first"] = plan.first.id + (", the baseline" if plan.first == problem.baseline else "")
     if plan.expected:
-        rows |= dict(expected_lines(plan.expected))
+        rows |= dict(expected_lines(plan.expected, overestimates=overestimates))
     elif problem.command is not None and not (plan.resumed and plan.resumed.has_ended):
         rows |= dict(most_lines(problem, len(plan.candidates)))
     rows = _with_proxy(rows, plan, plan.proxy) if plan.proxy else rows

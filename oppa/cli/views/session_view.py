@@ -18,9 +18,13 @@ from oppa.tuning.trial_executor import SearchCallback
 class SessionView:
     """Watches the session of a command; the interface calls it with the session, as a callback."""
 
-    def __init__(self, option: str) -> None:
-        """Prepare the view of a study, whose folder `option` names."""
-        self._option = option
+    def __init__(self, option: str, *, overestimates: bool = False) -> None:
+        """Prepare the view of a study, whose folder `option` names.
+
+        Args:
+            overestimates: True if the job needs less memory than predicted.
+        """
+        self._option, self._overestimates = option, overestimates
         self._interruption = Interruption()
         self.folder: Path | None = None
         """Folder of the study; None before the session is open."""
@@ -49,7 +53,7 @@ class SessionView:
         """Print the problem of a session, and yield the view of its trials."""
         study, problem = session.study, session.problem
         self.folder = session.part_of or study.folder
-        print_problem(problem, session.candidates, study, session.expected, session.transfer)
+        print_problem(problem, session.candidates, study, session.expected, session.transfer, overestimates=self._overestimates)
         if session.profiler is None:
             view = SearchView(study, self._interruption, problem, len(session.candidates))
         else:

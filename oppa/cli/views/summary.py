@@ -42,14 +42,20 @@ def print_problem(
     study: "Study",
     expected: "Expectation | None" = None,
     transfer: "TransferredPrior | None" = None,
+    *,
+    overestimates: bool = False,
 ) -> None:
-    """Print the job, the space, the software of trials, the study, and what the search starts from and is expected to cost, to stderr."""
+    """Print the job, the space, the software of trials, the study, and what the search starts from and is expected to cost, to stderr.
+
+    Args:
+        overestimates: True if the job needs less memory than predicted.
+    """
     from oppa.report.money import expected_lines
 
     done = sum(trial.purpose == SEARCH and trial.counts for trial in study.trials())
     so_far = f", {with_noun(done, 'trial')} done" if done else ""
     study_line = f"[bold]study[/]  {escape(str(study.folder))}{so_far}"
-    money = _titled(expected_lines(expected)) if expected and not done else []
+    money = _titled(expected_lines(expected, overestimates=overestimates)) if expected and not done else []
     lines = [problem_lines(problem, candidates), *transfer_lines(transfer), *money]
     style.print_rows(style.err(), [*lines, study_line, ""], HEAD)
     warn_of_unknown_device(problem.cluster)

@@ -22,7 +22,7 @@ from oppa.tuning.formats.transformers import ACCUMULATED, MICRO
 from oppa.tuning.launch_line.argument_file import in_sole_file
 from oppa.tuning.launch_line.batch_hint import batch_hints
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
-from oppa.tuning.launch_line.fine_tuning import fine_tuning, unpredicted
+from oppa.tuning.launch_line.fine_tuning import fine_tuning, overestimated, unpredicted
 from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, LineDevices, Meaning, StatedFact
 from oppa.tuning.launch_line.options import require_number
 from oppa.tuning.launch_line.recognise import reads_trainer_arguments
@@ -260,6 +260,7 @@ def _with_trainer(meaning: Meaning, sources: LineSources, *, states_precision: b
         added=TRAINER_ADDED,
         training=fine_tuning(trainer),
         unpredicted=tuple(unpredicted(trainer)),
+        overestimated=tuple(overestimated(trainer)),
         notes=(SHARDED_IN_HOST,) if model and int(meaning.settings.get("dp_replicate", 1)) > 1 else (),
     )
     if not states_precision and trainer.precision not in ("fp32", meaning.precision):

@@ -1,5 +1,6 @@
 """Read what arguments of the Trainer state of memory besides the layout: adapters, quantised weights, and the optimizer."""
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,15 @@ OPTIMIZERS = ("adamw_torch_fused", "adamw_torch", "adafactor", "adamw_8bit", "pa
 """Optimizers of Transformers that its search space has, and predictions distinguish."""
 LIKE_ADAMW = ("adamw_torch_fused", "adamw_torch", "adamw_hf", "adamw_apex_fused", "paged_adamw", "paged_adamw_32bit")
 """Optimizers with two moments in 32 bits."""
+
+OF_EIGHT_BITS = re.compile(r".*8_?bit")
+"""Optimizers with moments in 8 bits, in lower case."""
+WIDE_STATES, WIDE_MOMENTS = "weights and moments in 32 bits", "AdamW with moments in 32 bits"
+
+
+def overestimate(stated: str, assumed: str) -> str:
+    """Return the note on an argument that needs less memory than predictions take for it."""
+    return f"predictions take {assumed} for `{stated}`, so less memory is needed than predicted"
 
 
 def fine_tuning(arguments: "TrainerArguments") -> tuple[StatedFact, ...]:
@@ -44,8 +54,23 @@ def unpredicted(arguments: "TrainerArguments", *, optimizers: Collection[str] = 
         optimizers: Those that predictions distinguish.
     """
     optimizer = arguments.text("optim")
-    if optimizer and optimizer not in (*optimizers, *LIKE_ADAMW):
+    if optimizer and optimizer not in (*optimizers, *LIKE_ADAMW) and not OF_EIGHT_BITS.fullmatch(optimizer):
         yield f"predictions take AdamW with moments in 32 bits for `{optimizer}`, so its memory may differ"
+
+
+def overestimated(arguments: "TrainerArguments", *, optimizers: Collection[str] = ()) -> Iterator[str]:
+    """Yield a note on each argument that needs less memory than predicted. Adapters have next to no states.
+
+    Args:
+        optimizers: Those that predictions distinguish.
+    """
+    optimizer = arguments.text("optim")
+    if fine_tuning(arguments):
+        return
+    if arguments.is_pure:
+        yield overestimate(arguments.program.pure, WIDE_STATES)
+    if optimizer not in optimizers and OF_EIGHT_BITS.fullmatch(optimizer):
+        yield overestimate(optimizer, WIDE_MOMENTS)
 
 
 def _is_on(arguments: "TrainerArguments", name: str) -> bool:

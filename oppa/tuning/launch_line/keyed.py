@@ -18,7 +18,7 @@ from oppa.problem.stated_words import names_a_path
 from oppa.problem.templates import spelled
 from oppa.tuning.formats.transformers import stage_of
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
-from oppa.tuning.launch_line.keyed_facts import model_of, training_of, unpredicted
+from oppa.tuning.launch_line.keyed_facts import model_of, overestimated, training_of, unpredicted
 from oppa.tuning.launch_line.keyed_programs import keyed_programs
 from oppa.tuning.launch_line.keyed_values import KeyedValues
 from oppa.tuning.launch_line.meaning import ASSUMED_VOCAB, VOCAB_NOTE, EditedFile, LineDevices, Meaning
@@ -75,6 +75,7 @@ def understand(sources: LineSources, *, evidence: str, name: str) -> Meaning:
         paths=dict(_paths(values)),
         training=training_of(values, sources),
         unpredicted=tuple(unpredicted(values)),
+        overestimated=tuple(overestimated(values, sources)),
         notes=(*_notes(values, sources, settings, assigned), *((VOCAB_NOTE,) if lacks_vocab else ())),
         hints=(*hints, *_hints(values, assigned, global_batch)),
         missing=sources.missing,

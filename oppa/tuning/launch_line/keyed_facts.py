@@ -6,13 +6,24 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from oppa.problem.configuration import Value
-from oppa.tuning.launch_line.fine_tuning import LIKE_ADAMW
+from oppa.tuning.launch_line.fine_tuning import LIKE_ADAMW, OF_EIGHT_BITS, WIDE_MOMENTS, WIDE_STATES, overestimate
 from oppa.tuning.launch_line.keyed_values import KeyedValues
 from oppa.tuning.launch_line.local_model import local_model
 from oppa.tuning.launch_line.meaning import StatedFact
 from oppa.tuning.launch_line.sources import LineSources
 
-_ADAMW = ("adam", "adamw", "cpu_adam", "fused_adam", "distributed_fused_adam", "mcore_distributed_optim", "decoupled_adamw", *LIKE_ADAMW)
+_PAGED = ("adamw32bit", "pagedadamw", "pagedadamw32bit")
+_ADAMW = (
+    "adam",
+    "adamw",
+    "cpu_adam",
+    "fused_adam",
+    "distributed_fused_adam",
+    "mcore_distributed_optim",
+    "decoupled_adamw",
+    *_PAGED,
+    *LIKE_ADAMW,
+)
 """Optimizers with two moments in 32 bits, in lower case."""
 
 
@@ -64,6 +75,25 @@ def training_of(values: KeyedValues, sources: LineSources) -> tuple[StatedFact, 
 
 def unpredicted(values: KeyedValues) -> Iterator[str]:
     """Yield a note if the optimizer needs another amount of memory than predicted."""
-    named = values.text(values.program.optimizer)
-    if named and PurePath(named.replace(".", "/")).name.lower() not in _ADAMW:
+    optimizer = _optimizer(values)
+    if optimizer and optimizer not in _ADAMW and not OF_EIGHT_BITS.fullmatch(optimizer):
+        named = values.text(values.program.optimizer)
         yield f"predictions take AdamW with moments in 32 bits for `{named}`, so its memory may differ"
+
+
+def overestimated(values: KeyedValues, sources: LineSources) -> Iterator[str]:
+    """Yield a note on each key that needs less memory than predicted. Adapters have next to no states."""
+    program = values.program
+    has_states = not training_of(values, sources)
+    if has_states and values.text(key := program.precision.get("key", "")) in program.precision.get("pure", ()):
+        yield overestimate(f"{key} = {values.text(key)}", WIDE_STATES)
+    if has_states and OF_EIGHT_BITS.fullmatch(_optimizer(values)):
+        yield overestimate(values.text(program.optimizer), WIDE_MOMENTS)
+    for key, assumed in program.lighter.items():
+        if values.stated(key)[0] is True:
+            yield overestimate(f"{key} = true", assumed)
+
+
+def _optimizer(values: KeyedValues) -> str:
+    """Return the name of the optimizer in lower case, without its module."""
+    return PurePath(values.text(values.program.optimizer).replace(".", "/")).name.lower()

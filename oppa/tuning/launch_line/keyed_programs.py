@@ -43,6 +43,7 @@ class KeyedProgram:
     adapter: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     quantized: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     optimizer: str = ""
+    lighter: Mapping[str, str] = dataclasses.field(default_factory=dict)
     sharding: bool = False
     """True if the keys of FSDP and DeepSpeed are those of Transformers."""
     devices: str = ""

@@ -145,7 +145,7 @@ def load_line(
         notes=(
             *assumed,
             *meaning.notes,
-            *(meaning.unpredicted if problem.stated_model else ()),
+            *((*meaning.unpredicted, *meaning.overestimated) if problem.stated_model else ()),
             *command.notes,
             *notes,
             *_batch_notes(problem, meaning, line),

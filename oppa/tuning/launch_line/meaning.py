@@ -159,6 +159,8 @@ class Meaning:
     """Keys of `[training]` besides the precision, which predictions use."""
     unpredicted: tuple[str, ...] = ()
     """Notes on what predictions do not have, if there are predictions."""
+    overestimated: tuple[str, ...] = ()
+    """Notes on what needs less memory than predicted, if there are predictions."""
     missing: tuple[str, ...] = ()
     """Expansions that nothing states, though a trial needs it."""
     hints: tuple[str, ...] = ()

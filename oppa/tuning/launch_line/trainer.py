@@ -20,7 +20,7 @@ from oppa.tuning.formats.transformers import (
 )
 from oppa.tuning.launch_line.argument_file import in_sole_file, sole_file
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
-from oppa.tuning.launch_line.fine_tuning import OPTIMIZERS, fine_tuning, unpredicted
+from oppa.tuning.launch_line.fine_tuning import OPTIMIZERS, fine_tuning, overestimated, unpredicted
 from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, Meaning
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
@@ -67,6 +67,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         hints=(*hints, *arguments.hints_on_precision(), *arguments.hints_on_cpus(sources)),
         training=fine_tuning(arguments),
         unpredicted=tuple(unpredicted(arguments)),
+        overestimated=tuple(overestimated(arguments)),
         missing=sources.missing,
     )
     by_deepspeed = arguments.text("deepspeed").lower() not in ("", "false")
@@ -102,7 +103,12 @@ def _by_torch(meaning: Meaning, sources: LineSources, arguments: TrainerArgument
     choices |= {} if arguments.program.recompute else {"recompute": [*arguments.program.recompute_words]}
     fixed: dict[str, Value] = {LIGER: True} if arguments.is_on(LIGER) else {}
     fixed |= {OPTIM: optim} if (optim := arguments.text(OPTIM)) in OPTIMIZERS else {}
-    meaning = dataclasses.replace(meaning, unpredicted=tuple(unpredicted(arguments, optimizers=() if sole_file(sources) else OPTIMIZERS)))
+    known = () if sole_file(sources) else OPTIMIZERS
+    meaning = dataclasses.replace(
+        meaning,
+        unpredicted=tuple(unpredicted(arguments, optimizers=known)),
+        overestimated=tuple(overestimated(arguments, optimizers=known)),
+    )
     settings, choices = {**settings, **fixed}, {**choices, **{name: [value] for name, value in fixed.items()}}
     own = _fsdp_recompute(sources, arguments)
     replaced = {MICRO, ACCUMULATED, "torch_compile", LIGER, WORKERS, BUCKET, *_MEASURED}

@@ -68,3 +68,30 @@ def test_a_mixture_of_other_programs_is_no_dense_model(job) -> None:
     assert job(f"{NEMO}{NEMO_MODEL} +model.num_moe_experts=8").problem.stated_model is None
     file = FOUNDRY.replace("n_layers: 12", "n_layers: 12, ffn_config: {ffn_type: torch_dmoe, moe_num_experts: 4, moe_top_k: 2}")
     assert job("composer -n 8 train.py mpt.yaml", {"mpt.yaml": file}).problem.stated_model.experts == 4
+
+
+DIMENSIONS = [f"model.{each}" for each in ("layers=32", "hidden=4096", "heads=32", "ffn=14336", "vocab=128256", "seq_len=4096")]
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "named"),
+    [
+        (TORCHTUNE.format("full_finetune_distributed"), "", ["dtype = bf16"]),
+        (TORCHTUNE.format("full_finetune_distributed"), "fsdp_cpu_offload: true", ["dtype = bf16", "fsdp_cpu_offload = true"]),
+        (
+            f"{TORCHTUNE.format('full_finetune_distributed')} dtype=fp32",
+            "optimizer: {_component_: bitsandbytes.optim.PagedAdamW8bit}",
+            ["bitsandbytes.optim.PagedAdamW8bit"],
+        ),
+        (f"{TORCHTUNE.format('full_finetune_distributed')} dtype=fp32", "optimizer: {_component_: bitsandbytes.optim.PagedAdamW}", []),
+        (TORCHTUNE.format("lora_finetune_distributed"), "", []),
+        (LIT.format("pretrain"), "", []),
+        (f"{LIT.format('finetune_full')} --precision bf16-true", "", ["precision = bf16-true"]),
+    ],
+)
+def test_a_note_names_what_needs_less_memory_than_predicted(line, key, named, job) -> None:
+    files = {"c.yaml": f"{TUNE}{key}\n", "t.yaml": f"{LITGPT}{key}\n"}
+    made = job(line, files, settings=DIMENSIONS)
+    assert len(made.meaning.overestimated) == len(named) and {*made.meaning.overestimated} <= {*made.notes}
+    assert all(f"for `{each}`" in note for each, note in zip(named, made.meaning.overestimated, strict=True))
+    assert not {*made.meaning.overestimated} & {*job(line, files).notes}

@@ -89,8 +89,16 @@ def test_pure_bf16_is_a_precision_of_llama_factory(keys, precision, job) -> None
 
 @pytest.mark.parametrize("optimizer", ["paged_adamw_8bit", "adafactor"])
 def test_an_optimizer_in_a_sole_file_of_arguments_is_noted_as_no_parameter_holds_it(optimizer, job) -> None:
-    meaning = job(LAUNCHER, {"sft.yaml": f"{RECIPE}optim: {optimizer}\n"}).meaning
-    assert "optim" not in meaning.choices and [note for note in meaning.unpredicted if f"`{optimizer}`" in note]
+    meaning = job(LAUNCHER, {"sft.yaml": f"{RECIPE}finetuning_type: full\noptim: {optimizer}\n"}).meaning
+    notes = (*meaning.unpredicted, *meaning.overestimated)
+    assert "optim" not in meaning.choices and [note for note in notes if f"`{optimizer}`" in note]
+
+
+@pytest.mark.parametrize(("keys", "count"), [("", 1), ("optim: adamw_8bit\n", 2), ("finetuning_type: lora\n", 0)])
+def test_pure_bf16_of_all_weights_needs_less_memory_than_predicted(keys, count, job) -> None:
+    full = "" if "finetuning_type" in keys else "finetuning_type: full\n"
+    meaning = job(LAUNCHER, {"sft.yaml": f"{RECIPE.replace('bf16', 'pure_bf16')}{full}{keys}"}).meaning
+    assert len(meaning.overestimated) == count and all("less memory is needed" in note for note in meaning.overestimated)
 
 
 def test_ms_swift_accumulates_16_sequences_if_nothing_states_how_many() -> None:
