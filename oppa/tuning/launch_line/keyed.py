@@ -156,6 +156,8 @@ def _settings(values: KeyedValues, sources: LineSources) -> tuple[dict[str, Valu
         raise InputError(message, hint=f"state `{keys['dp']}: {count // product}`, or start {stated * product} ranks")
     if count is not None and all(name in found for name in ("tp", "pp", "cp") if name in keys):
         found["dp"] = count // product
+        batch = values.number(keys["global_batch"]) if values.program.reduces and "micro_batch" in found else None
+        found |= {"micro_batch": min(int(found["micro_batch"]), max(1, batch * product // count))} if batch else {}
     return found, origins
 
 

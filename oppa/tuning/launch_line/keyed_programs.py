@@ -26,6 +26,7 @@ class KeyedProgram:
     truth: Sequence[str] = ("false", "true")
     file: str = ""
     usual: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    reduces: bool = False
     fixed: Sequence[str] = ()
     holds: Mapping[str, str] = dataclasses.field(default_factory=dict)
     pipeline: Sequence[str] = ()

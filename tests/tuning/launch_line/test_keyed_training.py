@@ -95,3 +95,26 @@ def test_a_note_names_what_needs_less_memory_than_predicted(line, key, named, jo
     assert len(made.meaning.overestimated) == len(named) and {*made.meaning.overestimated} <= {*made.notes}
     assert all(f"for `{each}`" in note for each, note in zip(named, made.meaning.overestimated, strict=True))
     assert not {*made.meaning.overestimated} & {*job(line, files).notes}
+
+
+@pytest.mark.parametrize(
+    ("keys", "dimensions"),
+    [
+        ("", {"kv_heads": 12, "gated": False, "tied": True, "norm": "layer"}),
+        ("attn_config: {attn_type: grouped_query_attention, kv_n_heads: 4}", {"kv_heads": 4}),
+        ("attn_config: {attn_type: multiquery_attention}", {"kv_heads": 1}),
+        ("ffn_config: {ffn_type: mptglu}, norm_type: low_precision_rmsnorm", {"gated": True, "norm": "rms"}),
+        ("tie_word_embeddings: false", {"tied": False}),
+    ],
+)
+def test_a_model_of_llm_foundry_has_what_its_file_states(keys, dimensions, job) -> None:
+    file = FOUNDRY.replace("n_layers: 12", f"n_layers: 12{keys and ', '}{keys}")
+    model = job("composer -n 8 train.py mpt.yaml", {"mpt.yaml": file}).problem.stated_model
+    assert {name: getattr(model, name) for name in dimensions} == dimensions
+
+
+def test_llm_foundry_trains_adapters_and_reduces_a_micro_batch_above_the_batch_of_a_rank(job) -> None:
+    file = FOUNDRY.replace("n_layers: 12", "n_layers: 12, peft_config: {peft_type: LORA, r: 8}").replace("256", "48")
+    made = job("composer -n 8 train.py mpt.yaml", {"mpt.yaml": file})
+    assert made.problem.training.trained == "lora"
+    assert (made.meaning.global_batch, made.problem.baseline.micro_batch, made.problem.baseline.dp) == (48, 6, 8)
