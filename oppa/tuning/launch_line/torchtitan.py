@@ -33,11 +33,13 @@ _DEGREES = {
 _PIPELINE_BATCH = "parallelism.pipeline_parallel_microbatch_size"
 _SHARDS, _REPLICAS = (f"parallelism.data_parallel_{each}_degree" for each in ("shard", "replicate"))
 _RECOMPUTE = "activation_checkpoint.mode"
+_OFFLOAD = "training.enable_cpu_offload"
 _STATED_BY = {
     **_DEGREES,
     "micro_batch": "training.local_batch_size",
     "recompute": _RECOMPUTE,
     "compile": "compile.enable",
+    "cpu_offload": _OFFLOAD,
     "zero_stage": "parallelism.fsdp_reshard_after_forward",
     "precision": "training.mixed_precision_param",
     "dp_replicate": _REPLICAS,
@@ -47,7 +49,7 @@ _STATED_BY = {
 _LOOPED = ("interleaved", "interleaved-zb", "zb-v")
 _SET = (
     *(GLOBAL, LOCAL, LENGTH, _PIPELINE_BATCH, _SHARDS, _REPLICAS, *_DEGREES.values(), "parallelism.pipeline_parallel_schedule"),
-    *("parallelism.fsdp_reshard_after_forward", _RECOMPUTE, "compile.enable", "compile.no-enable"),
+    *(_OFFLOAD, "parallelism.fsdp_reshard_after_forward", _RECOMPUTE, "compile.enable", "compile.no-enable"),
     *("training.disable_cuda_graphs", "training.no-disable_cuda_graphs"),
 )
 """Options that trials set if the search space completes the line."""
@@ -213,6 +215,7 @@ def _settings(effective: EffectiveConfiguration, sources: LineSources) -> tuple[
     mode = str(effective.get(_RECOMPUTE, "selective"))
     found |= {"recompute": mode} if mode in ("none", "selective", "full") else {}
     found["compile"] = bool(effective.get("compile.enable", False))
+    found |= {"cpu_offload": True} if effective.get(_OFFLOAD, False) is True else {}
     if effective.stated("training.disable_cuda_graphs")[1]:
         found["cuda_graphs"] = not effective.get("training.disable_cuda_graphs", False)
     keys = {**_STATED_BY, "micro_batch": _PIPELINE_BATCH} if degrees["pp"] > 1 else _STATED_BY
@@ -244,6 +247,8 @@ def _arguments(
         found["micro_batch"] = in_tokens.get("micro_batch") or [effective.spelled(LOCAL), "{micro_batch}"]
     if by_function and has_model:
         found |= _OF_FUNCTIONS
+    if "cpu_offload" in settings and has_model:
+        found["cpu_offload"] = {"true": []}
     if not by_function:
         found["recompute"] = [f"--{_RECOMPUTE}", "{recompute}"]
         if has_model:
@@ -260,7 +265,7 @@ def _arguments(
 
 def _stated_extras(settings: Mapping[str, Value]) -> dict[str, object]:
     """Return the parameters that vary only on request, at the values that the line states."""
-    return {name: [settings[name]] for name in ("cp", "dp_replicate") if name in settings}
+    return {name: [settings[name]] for name in ("cp", "dp_replicate", "cpu_offload") if name in settings}
 
 
 def _choices(settings: Mapping[str, Value], arguments: Arguments, *, has_model: bool) -> dict[str, object]:
@@ -273,6 +278,7 @@ def _choices(settings: Mapping[str, Value], arguments: Arguments, *, has_model: 
         found["recompute"] = [*recompute]
     switches = {name: [False, True] if len(arguments.get(name, ())) > 1 else [False] for name in ("compile", "cuda_graphs")}
     switches |= {} if "recompute" in settings else {"compile": [bool(settings["compile"])]}  # what the compiler recomputes
+    switches |= {"cpu_offload": [True]} if "cpu_offload" in arguments else {}
     return found | (switches if has_model else {})
 
 

@@ -156,3 +156,13 @@ def test_a_subcommand_of_an_unknown_function_is_last_in_trials(job) -> None:
     made = job(f"{LINE} --module own --config own --training.global_batch_size 32 --training.local_batch_size 2 activation_checkpoint:full")
     trials = [made.problem.launch_line(each).words(values_outside_trials(made.problem, each), {}) for each in made.problem.candidates()]
     assert {words[-1] for words in trials} == {"activation_checkpoint:full"} and made.problem.baseline.recompute == "full"
+
+
+@pytest.mark.parametrize("line", ["--job.config_file c.toml", "--module llama3 --config llama3_8b --training.enable_cpu_offload"])
+def test_states_that_are_offloaded_stay_so_and_are_predicted(line, job) -> None:
+    file = "[model]\nname = 'llama3'\nflavor = '8B'\n[training]\nlocal_batch_size = 1\nenable_cpu_offload = true\n"
+    made = job(f"{LINE} {line}", {"c.toml": file})
+    assert {each["cpu_offload"] for each in made.problem.candidates() if each.zero_stage >= 2} == {True}
+    assert made.problem.baseline["cpu_offload"] is True
+    assert made.meaning.origins["cpu_offload"] == ("c.toml" if "c.toml" in line else "line")
+    assert "cpu_offload" not in job(f"{LINE} {line.replace('--training.enable_cpu_offload', '')}", {"c.toml": "[model]\n"}).meaning.settings
