@@ -140,6 +140,8 @@ def _settings(values: KeyedValues, sources: LineSources) -> tuple[dict[str, Valu
         if (value := _present(values, choices)) is not None:
             found[name], origins[name] = value, values.stated(_deciding(choices))[1]
     for name, meanings in values.program.settled.items():
+        if not values.program.has_settled(name, sources.line, count or 1):
+            continue
         if (value := meanings.get(values.text(str(meanings.get("key", ""))), meanings.get("usual"))) is not None:
             found[name], origins[name] = value, values.stated(str(meanings.get("key", "")))[1]
     if values.program.sharding:

@@ -60,6 +60,11 @@ class KeyedProgram:
         """Return whether keys have no dashes in a launch line."""
         return not self.form.startswith("-")
 
+    def has_settled(self, name: str, line: LaunchLine, devices: int) -> bool:
+        """Return whether a settled parameter applies to the program that a line names, on this number of devices."""
+        pattern = self.settled[name].get("program")
+        return pattern is None or (devices > 1 and _is_named(pattern, line))
+
     def trains_adapters(self, line: LaunchLine) -> bool:
         """Return whether the program that a line names trains adapters alone."""
         return "program" in self.adapter and _is_named(self.adapter["program"], line)

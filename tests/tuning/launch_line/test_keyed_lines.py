@@ -343,3 +343,13 @@ def test_torchtune_keeps_what_another_key_requires(key, held, varied, job) -> No
     assert made.problem.space[held].choices == (made.problem.baseline[held],) and len(made.problem.space[varied].choices) > 1
     assert any(f"stays as it is: `{key}` requires it" in note for note in made.notes)
     assert len(job(line, {"c.yaml": f"{file}{key}: false\n"}).problem.space[held].choices) > 1
+
+
+@pytest.mark.parametrize(
+    ("program", "devices", "recompute"),
+    [("finetune_full", 4, "full"), ("finetune", 4, "full"), ("finetune_full", 1, "none"), ("pretrain", 4, "none")],
+)
+def test_finetuning_with_litgpt_recomputes_layers_on_several_devices(program, devices, recompute, job) -> None:
+    """Source: litgpt/finetune/full.py (0.5), `activation_checkpointing_policy`."""
+    baseline = job(f"litgpt {program} --devices {devices} --config t.yaml", {"t.yaml": LITGPT}).problem.baseline
+    assert baseline.recompute == recompute
