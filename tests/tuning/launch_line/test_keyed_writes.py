@@ -83,3 +83,16 @@ def test_what_a_file_states_already_is_not_stated_again(job) -> None:
     assert "resume_from_checkpoint" not in made.meaning.files[0].keys
     _, keys = of_trial(job(TUNE_RUN, {"c.yaml": f"{TUNE}resume_from_checkpoint: true\n"}))
     assert keys["resume_from_checkpoint"] is False
+
+
+def test_names_that_axolotl_only_reads_stay(job) -> None:
+    more = "special_tokens: {eos_token: </s>}\nattn_implementation: kernels/flash\nllmcompressor: {save_compressed: true}\n"
+    _, keys = of_trial(job(AXOLOTL, {"lora.yml": LORA + more}))
+    assert not {"special_tokens.eos_token", "attn_implementation", "llmcompressor.save_compressed"} & {*keys}
+
+
+def test_the_reference_model_of_torchtune_is_read_and_written_elsewhere(job) -> None:
+    more = "ref_checkpointer: {checkpoint_dir: /m, output_dir: /mine, checkpoint_files: [a.safetensors]}\ndatasets: [{source: org/data}]\n"
+    words, keys = of_trial(job("tune run --nproc_per_node 8 full_dpo_distributed --config c.yaml", {"c.yaml": TUNE + more}))
+    assert keys["ref_checkpointer.output_dir"] == f"{FOLDER}/ref_checkpointer.output_dir" and "/mine" not in words
+    assert not {"ref_checkpointer.checkpoint_dir", "ref_checkpointer.checkpoint_files", "datasets"} & {*keys}
