@@ -52,7 +52,7 @@ def _change(name: str, original: str, trial: str, reason: str) -> str:
     before, after = without_escapes(original), without_escapes(trial)
     if not original:
         return f"{after if after.startswith(('-', name)) else f'{name} = {after}'} is added: {reason}"
-    shown = before if before.startswith(name) else f"{name} = {before}"
+    shown = before if before.startswith(name.removeprefix("$")) else f"{name} = {before}"
     return f"{shown} -> {after}: {reason}" if trial else f"{shown}: {reason}"
 
 

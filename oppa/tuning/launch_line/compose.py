@@ -88,14 +88,12 @@ def _variable_kinds(line: LaunchLine, meaning: Meaning, command: LineCommand, se
     paths: dict[str, UserKind] = {name: kind for name, kind in stated.items() if kind in get_args(UserKind)}
     found = harmless(meaning.writes_as or meaning.framework, command.argv, paths=paths)
     unknown = {each.name.removeprefix("$") for each in found.unknown if each.name.startswith("$")}
-    changed = {word: each.trial for each in found.changes for word in each.original}
+    changed = {word for each in found.changes for word in each.original}
     kinds: dict[str, UserKind] = {}
     for name, variable in line.environment if line.scripts else ():
         if name not in unknown or not (having := _words_with(variable, line)):
             continue
-        trials = [changed[text] for text in map(literal, texts(having)) if text in changed]
-        is_whole = len(trials) == len(having) and all(word.text.endswith(variable.text) for word in having)
-        kinds[f"${name}"] = "read" if not trials else "redirect" if is_whole and all(trials) else "disable"
+        kinds[f"${name}"] = "redirect" if any(text in changed for text in map(literal, texts(having))) else "read"
     return kinds
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from oppa.errors import InputError
+from oppa.problem.describe import changes
 
 TRAINER = "torchrun --nproc-per-node 8 train.py --per_device_train_batch_size 4"
 
@@ -20,7 +21,8 @@ def test_an_exported_variable_follows_the_option_that_has_its_value(job) -> None
     script = f"export OUT=/x/o\nexport DATA=/x/d\nexport RUN=/x\n{TRAINER} --output_dir $OUT --train_file $DATA/a --logging_dir $RUN/logs\n"
     made = job("bash run.sh", {"run.sh": script})
     assert "OUT={folder}/writes/OUT" in words(made) and "DATA=/x/d" in words(made)
-    assert not [word for word in words(made) if word.startswith("RUN=")], "a trial has no part of a path that is redirected"
+    assert "RUN={folder}/writes/RUN" in words(made), "the program may read a variable that begins a path"
+    assert "RUN=/x -> 'RUN={folder}/writes/RUN': a trial writes into its own folder" in changes(made.problem)
     assert {"OUT=/x/o", "DATA=/x/d", "RUN=/x"} <= set(made.problem.restored.command.argv)
 
 
