@@ -50,13 +50,20 @@ def harmless_keys(
             if key.drop and _is_unknown("", now, folder):
                 unknown.append(UnknownPath(name=name, value=str(now)))
             changes += [WordChange(name=name, original=(value,), trial=(now,), reason=REASONS[key.kind])] if now != value else []
-            added = {each: to for each, to in key.also.items() if content.get(each) != to}
-            changes += [WordChange(name=each, original=(), trial=(to,), reason=REASONS["disable"]) for each, to in added.items()]
+            changes += _also(key, content, declared)
     known = {*content, *given, *(each.name for each in changes)}
     changes += [_added_key(name, key) for name, key in declared.keys.items() if is_sole and key.always and name not in known]
     return HarmlessKeys(
         keys={each.name: each.trial[0] for each in changes}, changes=tuple(changes), unknown=tuple(unknown), files=tuple(files)
     )
+
+
+def _also(key: KeyTable, content: Mapping[str, Any], declared: FileTable) -> Iterator[WordChange]:
+    """Yield the further keys that trials set because of a key; one that the file has and that is declared itself is not among them."""
+    for name, to in key.also.items():
+        own = (content[name],) if name in content else ()
+        if own != (to,) and not (own and name in declared.keys):
+            yield WordChange(name=name, original=own, trial=(to,), reason=REASONS["disable"])
 
 
 def _added_key(name: str, key: KeyTable) -> WordChange:

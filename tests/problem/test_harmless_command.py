@@ -10,6 +10,7 @@ import pytest
 
 from oppa.errors import JobError
 from oppa.problem.command import LaunchCommand
+from oppa.problem.describe import changes
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
 from oppa.problem.trial_values import values_of
@@ -236,3 +237,10 @@ def test_a_file_of_settings_that_is_declared_as_read_is_refused_only_for_keys_th
     assert "images" not in refused.value.message
     (tmp_path / "my.yaml").write_text("images: [\n")
     load('command.framework = "plain"', line=line, settings=['command.paths."--spec"=read'])
+
+
+def test_a_key_that_another_key_replaces_is_listed_with_the_users_value(load, tmp_path):
+    (tmp_path / "sft.yaml").write_text("load_best_model_at_end: true\nmetric_for_best_model: f1\neval_strategy: epoch\neval_delay: 5\n")
+    found = changes(load(TRANSFORMERS + "command.harmless = true", line=f"{LINE} --config sft.yaml"))
+    assert "metric_for_best_model = f1 -> loss: off in trials" in found
+    assert [each.partition(":")[0] for each in found if "eval_delay" in each] == ["eval_delay = 5 -> 1000000000"]
