@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from oppa.problem.declaration import shown
 from oppa.problem.stated_words import HERE, SAVES, is_switch, looks_like_path, names_a_path
 from oppa.problem.writes import OUTPUTS, REASONS, FileInLine, UnknownPath, WordChange, is_placeholder, place_of
 from oppa.problem.writes_file import DECLARED, PLAIN, FileTable, KeyTable, UserKind, writes
@@ -40,7 +41,7 @@ def harmless_keys(
         if key is None:
             is_left = declared.is_other(name) or (keys == DECLARED and not _is_output(name))
             if not is_left and _is_unknown(name, value, folder):
-                unknown.append(UnknownPath(name=name, value=str(value)))
+                unknown.append(UnknownPath(name=name, value=_text(value)))
         elif key.file and isinstance(value, str):
             files += [] if is_switch(value) or is_placeholder(value) else [FileInLine(option=name, path=value, keys=key.file)]
         elif key.file and isinstance(value, Mapping):
@@ -48,7 +49,7 @@ def harmless_keys(
         else:
             now = _value_of(key, name, value)
             if key.drop and _is_unknown("", now, folder):
-                unknown.append(UnknownPath(name=name, value=str(now)))
+                unknown.append(UnknownPath(name=name, value=_text(now)))
             changes += [WordChange(name=name, original=(value,), trial=(now,), reason=REASONS[key.kind])] if now != value else []
             changes += _also(key, content, declared)
     known = {*content, *given, *(each.name for each in changes)}
@@ -87,7 +88,7 @@ def _inside(name: str, keys: str, content: Mapping[str, Any], given: Mapping[str
     below = {each.removeprefix(f"{name}."): kind for each, kind in given.items()}
     found = harmless_keys(keys, content, paths=below, folder=folder)
     for change in (each for each in found.changes if each.original):
-        yield UnknownPath(name=f"{name}.{change.name}", value=str(change.original[0]), why="writes")
+        yield UnknownPath(name=f"{name}.{change.name}", value=_text(change.original[0]), why="writes")
     for each in found.unknown:
         yield dataclasses.replace(each, name=f"{name}.{each.name}")
 
@@ -96,6 +97,11 @@ def _variable(keys: str, name: str) -> KeyTable | None:
     """Return what becomes of a variable that a file of Transformers sets under `env`; None for variables that trials do not set."""
     text = writes().environment.set.get(name.removeprefix("env.")) if keys == "transformers" and name.startswith("env.") else None
     return None if text is None else KeyTable(kind="disable", to=text)
+
+
+def _text(value: Any) -> str:
+    """Return a value for a message: a text as it is, another one as JSON."""
+    return value if isinstance(value, str) else shown(value)
 
 
 def _is_output(name: str) -> bool:

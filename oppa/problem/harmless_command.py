@@ -10,12 +10,13 @@ from typing import Any
 
 from oppa.errors import InputError, JobError, UndeclaredError
 from oppa.problem.command import ConfigFile, LaunchCommand, Originals, argument_of
+from oppa.problem.declaration import shown
 from oppa.problem.file_writes import HarmlessKeys, harmless_keys
 from oppa.problem.program_writes import ProgramWrites, program_writes
 from oppa.problem.settings_text import SUFFIXES, read_settings
 from oppa.problem.space import SearchSpace
 from oppa.problem.stated_words import folder_of
-from oppa.problem.templates import without_escapes
+from oppa.problem.templates import literal, without_escapes
 from oppa.problem.writes import (
     FileInLine,
     HarmlessArguments,
@@ -162,4 +163,5 @@ def _texts(changes: Sequence[WordChange]) -> tuple[tuple[str, str, str, str], ..
 
 
 def _shown(words: tuple[Any, ...]) -> str:
-    return shlex.join(word if isinstance(word, str) else repr(word) for word in words)
+    """Return words as a shell has them; another value of a file's key is that of JSON, with the doubled braces of a template."""
+    return " ".join(shlex.quote(each) if isinstance(each, str) else literal(shown(each)) for each in words)

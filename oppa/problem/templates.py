@@ -46,6 +46,11 @@ def without_escapes(template: str) -> str:
     return template.replace("{{", "{").replace("}}", "}")
 
 
+def literal(text: str) -> str:
+    """Return text as a template without placeholders."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
 def check_template(template: str, known: Collection[str] | None = None) -> None:
     """Raise JobError if a template is malformed, or has a placeholder that is not among the known ones; None: all are known."""
     try:

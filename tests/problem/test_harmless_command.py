@@ -244,3 +244,12 @@ def test_a_key_that_another_key_replaces_is_listed_with_the_users_value(load, tm
     found = changes(load(TRANSFORMERS + "command.harmless = true", line=f"{LINE} --config sft.yaml"))
     assert "metric_for_best_model = f1 -> loss: off in trials" in found
     assert [each.partition(":")[0] for each in found if "eval_delay" in each] == ["eval_delay = 5 -> 1000000000"]
+
+
+def test_a_table_of_a_file_is_listed_as_json(load, tmp_path):
+    (tmp_path / "c.yaml").write_text(
+        "trainer: {logger: {class_path: CSVLogger, init_args: {save_dir: {a: b}}}, callbacks: [{class_path: Bar}]}"
+    )
+    found = changes(load('command.framework = "lightning"', line="python lit.py fit --config c.yaml --batch {micro_batch}"))
+    value = '{"class_path": "CSVLogger", "init_args": {"save_dir": {"a": "b"}}}'
+    assert f"trainer.logger = {value} -> false: off in trials" in found

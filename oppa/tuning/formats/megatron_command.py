@@ -14,8 +14,9 @@ from oppa.problem.configuration import Value
 from oppa.problem.declaration import spell
 from oppa.problem.model import OF_LATENTS, Model
 from oppa.problem.space_file import divisors
+from oppa.problem.templates import literal
 from oppa.tuning.formats import megatron, megatron_model
-from oppa.tuning.launch_line.templates_of import literal, one_option_a_line
+from oppa.tuning.launch_line.templates_of import one_option_a_line
 
 Options = Mapping[str, Sequence[str]]
 

@@ -17,7 +17,7 @@ from oppa.problem.launch_line.batch_header import options_of
 from oppa.problem.launch_line.line import LaunchLine
 from oppa.problem.launch_line.words import Word, texts
 from oppa.problem.settings import parse_settings
-from oppa.problem.templates import spelled
+from oppa.problem.templates import literal, spelled
 from oppa.problem.training import STEP
 from oppa.problem.writes import harmless
 from oppa.problem.writes_file import UserKind
@@ -25,7 +25,7 @@ from oppa.redaction import redacted
 from oppa.tuning.formats.stated import table
 from oppa.tuning.launch_line.line_command import LineCommand
 from oppa.tuning.launch_line.meaning import ASSUMED, Meaning
-from oppa.tuning.launch_line.templates_of import literal, one_option_a_line
+from oppa.tuning.launch_line.templates_of import one_option_a_line
 from oppa.units import GIB, MIB
 
 TRIALS = 24

@@ -15,7 +15,7 @@ from oppa.problem.configuration import Value
 from oppa.problem.file_keys import at
 from oppa.problem.space_file import divisors
 from oppa.problem.stated_words import names_a_path
-from oppa.problem.templates import spelled
+from oppa.problem.templates import literal, spelled
 from oppa.tuning.formats.transformers import stage_of
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.keyed_facts import model_of, overestimated, training_of, unpredicted
@@ -24,7 +24,7 @@ from oppa.tuning.launch_line.keyed_values import KeyedValues
 from oppa.tuning.launch_line.meaning import ASSUMED_VOCAB, VOCAB_NOTE, EditedFile, LineDevices, Meaning
 from oppa.tuning.launch_line.options import require_consistent
 from oppa.tuning.launch_line.sources import LineSources
-from oppa.tuning.launch_line.templates_of import literal, placeholders, templates
+from oppa.tuning.launch_line.templates_of import placeholders, templates
 
 _DEGREES = ("tp", "pp", "cp", "ep")
 _FILE = "config"

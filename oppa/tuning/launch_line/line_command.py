@@ -10,9 +10,10 @@ from oppa.problem.launch_line.batch_header import BINDING
 from oppa.problem.launch_line.line import LaunchLine, Stage
 from oppa.problem.launch_line.starters import name_of
 from oppa.problem.launch_line.words import Word
+from oppa.problem.templates import literal
 from oppa.redaction import redacted
 from oppa.tuning.launch_line.meaning import Meaning
-from oppa.tuning.launch_line.templates_of import literal, template, templates
+from oppa.tuning.launch_line.templates_of import template, templates
 
 _BY_OPPA = frozenset(
     [

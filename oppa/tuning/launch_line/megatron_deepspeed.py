@@ -10,12 +10,13 @@ from typing import Any
 
 from oppa.errors import InputError
 from oppa.problem.configuration import Value
+from oppa.problem.templates import literal
 from oppa.tuning.launch_line import megatron
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.meaning import LineConflict, Meaning, imposed_note
 from oppa.tuning.launch_line.options import Options
 from oppa.tuning.launch_line.sources import LineSources
-from oppa.tuning.launch_line.templates_of import literal, templates
+from oppa.tuning.launch_line.templates_of import templates
 
 _FILE, _SEQUENCE, _STAGE, _WITHOUT = "--deepspeed_config", "--ds-sequence-parallel-size", "--zero-stage", "--no-pipeline-parallel"
 _TP, _PP, _MICRO, _GLOBAL = "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--micro-batch-size", "--global-batch-size"

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from oppa.problem.declaration import spell
 from oppa.problem.launch_line.words import Word
+from oppa.problem.templates import literal
 
 PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)(?:=[^{}]*)?\}")
 """A placeholder that a user types, with its name; its choices may follow: `{micro_batch=2:1,2,4}`."""
@@ -16,11 +17,6 @@ def template(word: Word) -> str:
     if word.is_typed and re.search(r"[{}]", text) and not re.search(r"[{}]", PLACEHOLDER.sub("", text)):
         return text
     return literal(text)
-
-
-def literal(text: str) -> str:
-    """Return text as a template without placeholders."""
-    return text.replace("{", "{{").replace("}", "}}")
 
 
 def templates(words: Iterable[Word]) -> list[str]:
