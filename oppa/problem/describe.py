@@ -50,6 +50,8 @@ def changes(problem: Problem) -> list[str]:
 def _change(name: str, original: str, trial: str, reason: str) -> str:
     """Return a change in words; braces are those of the program, not of a template."""
     before, after = without_escapes(original), without_escapes(trial)
+    if not (original or trial):
+        return f"{name}: {reason}"
     if not original:
         return f"{after if after.startswith(('-', name)) else f'{name} = {after}'} is added: {reason}"
     shown = before if before.startswith(name.removeprefix("$")) else f"{name} = {before}"

@@ -4,11 +4,12 @@ import dataclasses
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from oppa.errors import InputError, JobError, UndeclaredError
+from oppa.plain_text import clipped
 from oppa.problem.command import ConfigFile, LaunchCommand, Originals, argument_of
 from oppa.problem.declaration import shown
 from oppa.problem.file_writes import HarmlessKeys, harmless_keys
@@ -51,24 +52,39 @@ def harmless_command(
     framework = framework or framework_of(space.name)
     theirs = {word for known in space.parameters for word in argument_of(known).templates if word.startswith("--")}
     program = program_writes(command.argv)
+    program = ProgramWrites(defaults=program.defaults) if program.program in paths else program
+    stated = {*paths, *(_leaf(word) for word in command.argv if word.startswith("-") or "=" in word)}
     found = harmless(framework, command.argv, paths=paths, elsewhere=theirs, defaults=program.defaults, experts=experts)
     require_known(found.unknown)
-    _require_no_path_in_code(program, paths)
+    _require_no_path_in_code(program, stated)
     files, words, changes = _files(command, found, paths)
+    changes += _unseen(program, stated | {_leaf(each.name) for each in changes})
     originals = Originals(argv=command.argv, files=command.files, options=trial_options(theirs, framework), changes=_texts(changes))
     return dataclasses.replace(command, argv=words, files=files, environment=dict(found.environment), originals=originals)
 
 
-def _require_no_path_in_code(program: ProgramWrites, paths: Mapping[str, UserKind]) -> None:
-    """Raise UndeclaredError if the program writes a path of its own code, unless the user declares the program as read."""
-    if not program.paths or program.program in paths:
+def _require_no_path_in_code(program: ProgramWrites, stated: Collection[str]) -> None:
+    """Raise UndeclaredError if the program writes a path of its own code, which nothing that is stated replaces."""
+    first = next((each for each in program.paths if not {*each.names} & {*stated}), None)
+    if first is None:
         return
-    first = program.paths[0]
     accepted = f"""`--set 'command.paths."{program.program}"=read'`"""
     raise UndeclaredError(
         f"`{program.program}` writes `{first.path}` (line {first.line}), which no option states, so trials would write it, too",
         hint=f"make it an option of the program, such as `--output_dir`; if trials may write it or never do, add {accepted}",
     )
+
+
+def _unseen(program: ProgramWrites, stated: Collection[str]) -> list[WordChange]:
+    """Return a note on the paths that the program writes and that only a run knows; empty if there are none."""
+    lines = [str(each.line) for each in program.unseen if not {*each.names} & {*stated}]
+    where = f"line {lines[0]} writes a path" if len(lines) == 1 else f"lines {clipped(', '.join(lines))} write paths"
+    return [WordChange(name=program.program, original=(), trial=(), reason=f"{where} that oppa cannot see")] if lines else []
+
+
+def _leaf(name: str) -> str:
+    """Return the last part of an option, a key or a variable, as a program names it: `save_dir` of `--train.save-dir=x`."""
+    return re.split(r"[.$]", name.lstrip("-+~").partition("=")[0])[-1].replace("-", "_")
 
 
 def _files(

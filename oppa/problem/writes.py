@@ -14,7 +14,7 @@ from typing import Any
 
 from oppa.errors import UndeclaredError
 from oppa.plain_text import clipped
-from oppa.problem.program_writes import OptionDefault
+from oppa.problem.program_options import OptionDefault
 from oppa.problem.settings_text import SUFFIXES
 from oppa.problem.stated_words import (
     StatedOption,

@@ -83,7 +83,7 @@ def test_a_path_in_the_code_is_refused_unless_the_program_is_declared(source, tr
 
 
 @pytest.mark.parametrize(
-    "source", ["torch.save(x, args.out)", "open('a.pt')", "open('a.pt', 'rb')", "open('/dev/null', 'w')", "def f(p='a'): torch.save(x, p)"]
+    "source", ["torch.save(x, args.out)", "open('a.pt')", "open('a.pt', 'rb')", "open('/dev/null', 'w')", "def f(p): torch.save(x, p)"]
 )
 def test_what_only_a_run_knows_and_what_is_read_is_not_refused(source, trial):
     assert trial(source)[0] == []
