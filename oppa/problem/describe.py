@@ -47,13 +47,17 @@ def changes(problem: Problem) -> list[str]:
     return [_change(*change) for change in originals.changes] if originals else []
 
 
+_QUOTED = "'-"
+"""Begins an option that a shell quotes."""
+
+
 def _change(name: str, original: str, trial: str, reason: str) -> str:
     """Return a change in words; braces are those of the program, not of a template."""
     before, after = without_escapes(original), without_escapes(trial)
     if not (original or trial):
         return f"{name}: {reason}"
     if not original:
-        return f"{after if after.startswith(('-', name)) else f'{name} = {after}'} is added: {reason}"
+        return f"{after if after.startswith(('-', _QUOTED, name)) else f'{name} = {after}'} is added: {reason}"
     shown = before if before.startswith(name.removeprefix("$")) else f"{name} = {before}"
     return f"{shown} -> {after}: {reason}" if trial else f"{shown}: {reason}"
 

@@ -94,12 +94,12 @@ def program_writes(argv: Sequence[str]) -> ProgramWrites:
         tree = parse_python(source, hint="")
     except InputError:
         return ProgramWrites()
-    options = global_options(tree) if _CONFIGURATOR.search(source) else program_options(tree)
+    options = global_options(tree) if _CONFIGURATOR.search(source) else program_options(tree, argv[start + 1 :])
     names = SourceNames(tree, options.spelled, options.parsed, options.variables)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and not names.defines(node)]
     found = [(call, names.beginning(argument)) for call in calls if (argument := _written(call)) is not None]
     known = {name for default in options.defaults for name in default.names}
-    late = {options.spelled[name]: text for _, each in found for name in each.options if name for text in each.texts}
+    late = {options.spelled[name]: text for _, each in found for name in each.options if name in options.spelled for text in each.texts}
     own = [CodePath.of(call, each) for call, each in found if not any(each.options) and not (_makes_folder(call) and _is_input(each))]
     return ProgramWrites(
         program=argv[start],
