@@ -14,6 +14,7 @@ from oppa.problem.command import ConfigFile, LaunchCommand, Originals, argument_
 from oppa.problem.declaration import shown
 from oppa.problem.file_writes import HarmlessKeys, harmless_keys
 from oppa.problem.program_writes import ProgramWrites, program_writes
+from oppa.problem.settings_in_code import in_code
 from oppa.problem.settings_text import SUFFIXES, read_settings
 from oppa.problem.space import SearchSpace
 from oppa.problem.stated_words import folder_of
@@ -52,12 +53,15 @@ def harmless_command(
     framework = framework or framework_of(space.name)
     theirs = {word for known in space.parameters for word in argument_of(known).templates if word.startswith("--")}
     program = program_writes(command.argv)
-    program = ProgramWrites(defaults=program.defaults) if program.program in paths else program
+    if program.program in paths:
+        program = dataclasses.replace(program, paths=(), unseen=())
     stated = {*paths, *(_leaf(word) for word in command.argv if word.startswith("-") or "=" in word)}
     found = harmless(framework, command.argv, paths=paths, elsewhere=theirs, defaults=program.defaults, experts=experts)
     require_known(found.unknown)
     _require_no_path_in_code(program, stated)
     files, words, changes = _files(command, found, paths)
+    settings, others = in_code(program, found, paths, folder_of(command.argv))
+    words, changes = (*words, *settings), [*changes, *others]
     changes += _unseen(program, stated | {_leaf(each.name) for each in changes})
     originals = Originals(argv=command.argv, files=command.files, options=trial_options(theirs, framework), changes=_texts(changes))
     return dataclasses.replace(command, argv=words, files=files, environment=dict(found.environment), originals=originals)

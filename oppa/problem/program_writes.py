@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from oppa.errors import InputError
 from oppa.problem.bounded_text import parse_python, read_text
 from oppa.problem.program_options import OptionDefault, global_options, program_options
+from oppa.problem.program_settings import CodeSettings, code_settings
 from oppa.problem.source_names import Beginning, SourceNames, dotted
 from oppa.problem.stated_words import folder_of, program_at
 from oppa.problem.templates import without_escapes
@@ -77,6 +78,7 @@ class ProgramWrites:
     paths: tuple[CodePath, ...] = ()
     unseen: tuple[CodePath, ...] = ()
     """Paths that only a run knows, and that no option of the source states."""
+    settings: tuple[CodeSettings, ...] = ()
 
 
 def program_writes(argv: Sequence[str]) -> ProgramWrites:
@@ -101,11 +103,13 @@ def program_writes(argv: Sequence[str]) -> ProgramWrites:
     known = {name for default in options.defaults for name in default.names}
     late = {options.spelled[name]: text for _, each in found for name in each.options if name in options.spelled for text in each.texts}
     own = [CodePath.of(call, each) for call, each in found if not any(each.options) and not (_makes_folder(call) and _is_input(each))]
+    settings = code_settings(tree, names, path, folder=folder_of(argv), words=argv[start + 1 :])
     return ProgramWrites(
         program=argv[start],
         defaults=(*options.defaults, *(OptionDefault(names=(name,), value=text) for name, text in late.items() if name not in known)),
         paths=tuple(each for each in own if each.path and not each.path.startswith(_UNWRITTEN)),
         unseen=tuple(each for each in own if each.names and not each.path),
+        settings=tuple({each.path: each for each in settings}.values()),
     )
 
 
