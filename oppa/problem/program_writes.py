@@ -20,6 +20,12 @@ from oppa.regular_file import is_file
 
 _CONFIGURATOR = re.compile(r"exec\(\s*open\([^)]*configurator")
 """A statement by which each global variable is an option, as in nanoGPT."""
+_OF_TRAINERS = (
+    "TrainingArguments",
+    "Seq2SeqTrainingArguments",
+    *(f"{name}Config" for name in ("SFT", "DPO", "GRPO", "KTO", "ORPO", "CPO", "Reward")),
+)
+"""Arguments of trainers of Transformers and TRL, which save and log into their folder."""
 _WRITERS: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "torch.save": (1, ("f",)),
     "np.save": (0, ("file",)),
@@ -45,6 +51,12 @@ _WRITERS: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "TensorBoardLogger": (0, ("save_dir",)),
     "ModelCheckpoint": (0, ("dirpath",)),
     "rmtree": (0, ("path",)),
+    **dict.fromkeys(_OF_TRAINERS, (0, ("output_dir", "logging_dir"))),
+    "Accelerator": (99, ("project_dir", "logging_dir")),
+    "ProjectConfiguration": (0, ("project_dir", "logging_dir")),
+    "Trainer": (99, ("default_root_dir",)),
+    "WandbLogger": (99, ("save_dir",)),
+    "wandb.init": (99, ("dir",)),
 }
 """Calls that write: the position of the path among the arguments, and its names."""
 _INPUTS = {"data", "dataset", "datasets", "input", "inputs"}

@@ -71,6 +71,10 @@ WRITES = [
     "logging.FileHandler(filename='a.pt')",
     "shutil.rmtree('a.pt')",
     "SummaryWriter('a.pt')",
+    "TrainingArguments('a.pt', save_steps=5)",
+    "SFTConfig(output_dir='a.pt')",
+    "Accelerator(cpu=True, project_dir='a.pt')",
+    "pl.Trainer(max_epochs=1, default_root_dir='a.pt')",
 ]
 
 
