@@ -61,7 +61,8 @@ mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && ! touch "$1/written" 
 
 
 FULL = """\
-mount -t tmpfs -o size=8k none "$1" && ! head -c 9000 /dev/zero >"$1/fill" 2>/dev/null && shift && exec "$@"
+cp -aT "$1" "$1.held" && mount -t tmpfs -o size=2m none "$1" && cp -aT "$1.held" "$1" || exit 1
+! head -c 3m /dev/zero >"$1/fill" 2>/dev/null && shift && exec "$@"
 """
 
 
@@ -71,7 +72,7 @@ def while_read_only(folder: Path) -> list[str]:
 
 
 def while_full(folder: Path) -> list[str]:
-    """Return the words in front of a command for which a folder is on a full disk; skip the test where that is impossible."""
+    """Return the words in front of a command for which a folder's files are on a full disk; skip the test where that is impossible."""
     return _where_mounted(FULL, folder)
 
 

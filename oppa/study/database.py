@@ -3,10 +3,11 @@
 Every commit is on disk before it returns (WAL, synchronous=FULL). Only its owner can open the file, because anybody who reads it can hold
 SQLite's locks. A network file system breaks WAL's shared memory. There the file is
 opened without WAL, and by one host only. This is the host that created it, until another host finds that no tuner uses it. A file in
-a folder that cannot be written is read from a copy in memory.
+a folder that cannot be written, or on a full disk, is read from a copy in memory.
 """
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -27,6 +28,8 @@ from oppa.trials.file_systems import MOUNTS, is_on_network
 FILE = "study.db"
 OF_A_STUDY = "best", "trials"
 """Names that a study replaces in its folder: the folder of the winner, and that of the trials."""
+NO_ROOM = "SQLITE_IOERR_SHMSIZE"
+"""Error of SQLite if a full disk has no room for the memory that its processes share."""
 MOST_LISTED = 6
 """Studies that a hint names."""
 
@@ -73,7 +76,7 @@ def _studies_in(folder: Path) -> str:
 def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connection:
     """Open the study's file, check it, and migrate it if an earlier version of oppa made it.
 
-    In a folder that cannot be written, the connection reads a copy, and refuses changes.
+    In a folder that cannot be written, or on a full disk, the connection reads a copy, and refuses changes.
 
     Raises:
         StudyError: the file is missing, damaged, not a study, or of a later version.
@@ -82,10 +85,9 @@ def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connec
     path = folder / FILE
     if not path.is_file():
         raise StudyError(f"`{folder}` is not a study folder", hint=_studies_in(folder))
-    writable = os.access(folder, os.W_OK)
-    network = writable and is_on_network(folder, mounts)
     with disk_errors(folder):
-        connection = sqlite3.connect(path, isolation_level=None, timeout=30.0) if writable else _copy(path)
+        connection, writable = _open(path)
+        network = writable and is_on_network(folder, mounts)
         connection.row_factory = sqlite3.Row
         connection.text_factory = lambda text: text.decode(errors="replace")  # damaged text costs its row, not the study
         try:
@@ -105,15 +107,31 @@ def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connec
     return connection
 
 
+def _open(path: Path) -> tuple[sqlite3.Connection, bool]:
+    """Return a connection to the file, or else to a copy of it, and whether changes are possible."""
+    if not os.access(path.parent, os.W_OK):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in (FILE, f"{FILE}-wal"):
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copyfile(path.with_name(name), Path(folder, name))
+            return _copy(Path(folder, FILE)), False
+    connection = sqlite3.connect(path, isolation_level=None, timeout=30.0)
+    try:
+        connection.execute("SELECT 1 FROM sqlite_schema")
+    except sqlite3.Error as error:
+        connection.close()
+        if error.sqlite_errorname == NO_ROOM:
+            return _copy(path), False
+        raise
+    return connection, True
+
+
 def _copy(path: Path) -> sqlite3.Connection:
-    """Return a copy in memory of a file, with the commits that only its log has."""
+    """Return a copy in memory of a file, with the commits that only its log has; it is locked meanwhile, which takes no shared memory."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    with tempfile.TemporaryDirectory() as folder:
-        for name in (FILE, f"{FILE}-wal"):
-            with contextlib.suppress(FileNotFoundError):
-                shutil.copyfile(path.with_name(name), Path(folder, name))
-        with contextlib.closing(sqlite3.connect(Path(folder, FILE))) as source:
-            source.backup(connection)
+    with contextlib.closing(sqlite3.connect(path)) as source:
+        source.execute("PRAGMA locking_mode=EXCLUSIVE")
+        source.backup(connection)
     return connection
 
 
@@ -152,7 +170,14 @@ def disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
-        raise StudyError(f"the study in `{folder}` cannot be used: {reason(error)}", hint=_hint(error, folder)) from error
+        cause = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if _lacks_room(error, folder) else error
+        raise StudyError(f"the study in `{folder}` cannot be used: {reason(cause)}", hint=_hint(cause, folder)) from cause
+
+
+def _lacks_room(error: Exception, folder: Path) -> bool:
+    """Return True if SQLite had no room for shared memory, or if the copy that is read without it was to be changed."""
+    name = getattr(error, "sqlite_errorname", "")
+    return name == NO_ROOM or (name == "SQLITE_READONLY" and all(os.access(path, os.W_OK) for path in (folder, folder / FILE)))
 
 
 def _hint(error: Exception, folder: Path) -> str:

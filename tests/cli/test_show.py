@@ -10,7 +10,7 @@ import pytest
 from oppa.problem.job import load_job
 from oppa.study import Study
 from tests.cli.conftest import dp2, ran
-from tests.command_line import while_read_only
+from tests.command_line import while_full, while_read_only
 
 
 def test_it_says_how_good_the_predictions_were(oppa, measured) -> None:
@@ -128,3 +128,17 @@ def test_a_study_that_cannot_be_written_is_shown_and_not_continued(oppa, measure
     assert read_only("show", measured, "--json").stdout == known
     refused = read_only("tune", "job.toml", "--study", measured, "--trials", "20")
     assert refused.returncode == 2 and "choose a writable folder" in refused.stderr, refused.stderr
+
+
+@pytest.mark.slow
+def test_a_study_on_a_full_disk_is_shown_and_not_continued(oppa, measured) -> None:
+    prefix = while_full(oppa.folder / measured)
+
+    def full(*words: str) -> subprocess.CompletedProcess[str]:
+        argv = [*prefix, *oppa.argv(*words)]
+        return subprocess.run(argv, cwd=oppa.folder, env=oppa.environment(), capture_output=True, text=True, timeout=120)
+
+    known = oppa("show", measured, "--json").stdout
+    assert full("show", measured, "--json").stdout == known
+    refused = full("tune", "job.toml", "--study", measured, "--trials", "20")
+    assert refused.returncode == 3 and "No space left" in refused.stderr and "free some space" in refused.stderr, refused.stderr
