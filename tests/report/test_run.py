@@ -146,3 +146,19 @@ def test_advice_has_a_total_and_a_row_for_each_decision_that_differs(advised) ->
 
 def test_a_run_without_advice_has_no_section_of_it(trained) -> None:
     assert "dvice" not in render(trained)
+
+
+@pytest.mark.slow
+@pytest.mark.environment
+@pytest.mark.parametrize("width", [400, 1280, 1920])
+def test_the_reason_of_a_change_is_read_whole(browser, trained, tmp_path, width) -> None:
+    ledger_of = (trained / ledger.FILE).read_text()
+    (trained / ledger.FILE).write_text(ledger_of.replace("goodput +31%", "goodput +31%, at a noise scale of 16.4 sequences" * 3))
+    (tmp_path / "page.html").write_text(render(trained))
+    with browser.tab() as tab:
+        tab.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        tab.open((tmp_path / "page.html").as_uri())
+        tab.wait_for("document.querySelector('[aria-label=Changes] td:last-child')")
+        reason, region = "document.querySelector('[aria-label=Changes] td:last-child')", "document.querySelector('[aria-label=Changes]')"
+        assert tab.value(f"{reason}.offsetWidth <= {region}.clientWidth")
+        assert width < 1000 or tab.value(f"{region}.scrollWidth <= {region}.clientWidth")
