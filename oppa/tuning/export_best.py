@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from oppa.atomic_write import write_atomically
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
@@ -68,13 +69,12 @@ def _written(study: Study, problem: Problem, best: Trial) -> ExportedBest:
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write texts to files of a folder, and make scripts executable. Raises StudyError if that fails."""
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (folder / name).write_text(text)
-            if name == SCRIPT:
-                (folder / name).chmod(0o755)
+    """Write texts to files of a folder, each whole or not at all, and make scripts executable. Raises OSError if that fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        write_atomically(folder / name, text.encode())
+        if name == SCRIPT:
+            (folder / name).chmod(0o755)
 
 
 def _write_script(folder: Path, problem: Problem, configuration: Configuration) -> Path | None:

@@ -8,6 +8,7 @@ from oppa.problem.job import load_job
 from oppa.training.run.run_folder import RunSpec
 from tests.training.checkpoints import SQUARE, saved
 from tests.training.exported_models import MODELS
+from tests.training.full_disk import full
 
 pytestmark = pytest.mark.slow
 
@@ -231,3 +232,12 @@ def test_the_weights_of_a_run_are_those_of_its_newest_checkpoint(oppa) -> None:
     (run / "mine" / "notes").write_text("mine")
     oppa("export", "r", "--to", "huggingface", "--out", "r/mine", "--force")
     assert (run / "mine" / "notes").read_text() == "mine" and (run / "mine" / "config.json").is_file()
+
+
+def test_an_export_that_a_full_disk_refuses_leaves_no_file_and_is_repeated(oppa) -> None:
+    words = "export", "job.toml", "dp=2,micro_batch=2", "--out", "files"
+    with full(1000):
+        refusal = oppa(*words, code=2).stderr
+    assert "`files` cannot be written: File too large" in refusal and "another folder" in refusal
+    assert not any((oppa.folder / "files").iterdir())
+    oppa(*words)

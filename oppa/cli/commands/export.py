@@ -38,6 +38,7 @@ def export(
     """
     from oppa.cli.views import style
     from oppa.errors import InputError
+    from oppa.report.record import written
     from oppa.tuning.export_best import write_files
     from oppa.tuning.formats import export as exported
     from oppa.tuning.formats import format_named
@@ -64,7 +65,8 @@ def export(
     folder = out or _folder(source, setting, f"{file_name(problem.name)}-{to}", to)
     if not force:
         _require_free(folder, files)
-    write_files(folder, files)
+    with written(folder):
+        write_files(folder, files)
     style.err().print(f"{configuration.id} for {to}:", markup=False)
     for name in files:
         typer.echo(folder / name)
