@@ -16,8 +16,12 @@ from oppa.units import format_bytes, format_count
 Triple = tuple[int, int, int]
 
 
-def job(problem: Problem) -> str:
-    """Return a line that describes the model, the batch and the cluster."""
+def job(problem: Problem, batches: Collection[int] = ()) -> str:
+    """Return a line that describes the model, the batch and the cluster.
+
+    Args:
+        batches: Global batches of a run; the default is those that the job has to choose from.
+    """
     model, cluster = problem.stated_model, problem.cluster
     hosts = f"{cluster.hosts} hosts × " if cluster.hosts > 1 else ""
     devices = f"{hosts}{cluster.devices_per_host} × {cluster.device}, {_memory(cluster)} each"
@@ -26,7 +30,8 @@ def job(problem: Problem) -> str:
     known = PRESETS.get(model.name, model)
     changed = " with other dimensions" if model.parameter_count != known.parameter_count else ""
     parameters = format_count(problem.trace.parameter_count(model.layers) if problem.trace else model.parameter_count)
-    return f"{model.name}{changed}, {parameters} parameters, batch {_batches(problem)} × {model.seq_len} tokens, {devices}"
+    batch = _range(batches or _batches(problem))
+    return f"{model.name}{changed}, {parameters} parameters, batch {batch} × {model.seq_len} tokens, {devices}"
 
 
 def trace(problem: Problem) -> str:
@@ -68,12 +73,15 @@ def _memory(cluster: Cluster) -> str:
     return f"{format_bytes(cluster.usable_bytes)}{whole}"
 
 
-def _batches(problem: Problem) -> str:
-    """Return the global batch as text: `64`, or `16 to 1024` if there are several to choose from."""
-    if "global_batch" not in problem.space.names:
-        return str(problem.global_batch)
-    batches = problem.space["global_batch"].choices
-    return f"{batches[0]} to {batches[-1]}" if len(batches) > 1 else str(batches[0])
+def _batches(problem: Problem) -> Collection[int]:
+    """Return the global batches to choose from."""
+    return list(map(int, problem.space["global_batch"].choices)) if "global_batch" in problem.space.names else [problem.global_batch]
+
+
+def _range(batches: Collection[int]) -> str:
+    """Return batches as text: `64`, or `16 to 1024` if there are several."""
+    least, most = min(batches), max(batches)
+    return f"{least} to {most}" if least < most else str(least)
 
 
 def by_degrees(candidates: Candidates) -> dict[Triple, int]:

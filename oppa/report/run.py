@@ -41,7 +41,7 @@ def render(folder: Path) -> str:
         **head(),
         "title": run.problem.name,
         "kind": "a run by oppa",
-        "about": [job(run.problem), _ending(events, steps)],
+        "about": [job(run.problem, {line["global_batch"] for line in steps} or {run.configuration.global_batch}), _ending(events, steps)],
         "headings": ("Progress", "Curves"),
         "facts": [*_facts(run, steps, validated), *_advised(events)] if steps else [],
         "charts": _charts(steps, validated) if steps else [],

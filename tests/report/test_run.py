@@ -83,6 +83,14 @@ def test_changes_have_their_reasons(trained) -> None:
     assert "goodput +31% &amp; more" in text and "750 ms" in text and "training is complete, 1 attempt" in text
 
 
+def test_the_batch_is_that_of_the_run_and_not_of_the_job(trained, tmp_path) -> None:
+    (tmp_path / "job.toml").write_text(JOB.replace("global_batch = 8", "global_batch = 64"))
+    RunSpec(uuid="u", problem=load_job(tmp_path / "job.toml"), configuration=BEGIN).write(trained)
+    assert "batch 8 to 16 ×" in render(trained)
+    (trained / ledger.FILE).unlink()
+    assert "batch 8 ×" in render(trained)
+
+
 def test_the_loss_of_held_out_samples_stands_next_to_that_of_training(trained) -> None:
     text = render(trained)
     assert "4.8750; the lowest is 4.7500" in text and ">held out<" in text
