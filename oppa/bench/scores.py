@@ -82,13 +82,13 @@ def break_even_s(run: SearchRun, tuned_s: float, share: float) -> float:
     return best * best_s / (best - share) if best > share else math.inf
 
 
-def summary(runs: Iterable[SearchRun], trials: int, longest: Mapping[str, float]) -> dict[str, float]:
-    """Return the scores of one designer over tasks and seeds; `longest` is that of `seconds_to`."""
+def summary(runs: Iterable[SearchRun], trials: int, longest: Mapping[str, float]) -> dict[str, float | None]:
+    """Return the scores of one designer over tasks and seeds; None after more than `trials`. `longest` is that of `seconds_to`."""
     runs = list(runs)
-    rises = np.array([best_at(run, max(trials, 20)) for run in runs])
+    rises = np.array([best_at(run, trials) for run in runs])
     reached = sorted(trials_to(run, trials) for run in runs)
     return {
-        **{f"best_at_{k}": float(rises[:, k - 1].mean()) for k in (5, 10, 20)},
+        **{f"best_at_{k}": float(rises[:, k - 1].mean()) if k <= trials else None for k in (5, 10, 20)},
         "trials_to_95_median": statistics.median(reached),
         "trials_to_95_p90": float(np.quantile(reached, 0.9, method="higher")),
         "seconds_to_95_median": statistics.median(seconds_to(run, trials, longest) for run in runs),

@@ -252,9 +252,9 @@ def _compared(title: str, runs: Sequence[SearchRun], trials: int) -> Section:
     return Section(title=title, text=text + said, columns=("designer", ">plays", *COLUMNS[1:], ">oppa's share"), rows=rows)
 
 
-def figures_of(of: Mapping[str, float]) -> tuple[str, ...]:
-    """Return the figures of a summary as words: best after 5, 10 and 20 trials, and the trials and seconds to 95%."""
-    rises = (f"{of[f'best_at_{k}']:.3f}" for k in (5, 10, 20))
+def figures_of(of: Mapping[str, float | None]) -> tuple[str, ...]:
+    """Return the figures of a summary as words: best after 5, 10 and 20 trials, and the trials and seconds to 95%; empty if None."""
+    rises = ("" if best is None else f"{best:.3f}" for best in (of[f"best_at_{k}"] for k in (5, 10, 20)))
     return (*rises, f"{of['trials_to_95_median']:g}", f"{of['trials_to_95_p90']:g}", f"{of['seconds_to_95_median']:.0f}")
 
 

@@ -22,7 +22,7 @@ from oppa.bench.scores import (
     untuned,
     user_scores,
 )
-from oppa.bench.sections import length_scale_section, thinking_section, user_section
+from oppa.bench.sections import comparison_sections, length_scale_section, thinking_section, user_section
 from tests.bench.searches import run_of
 
 
@@ -37,6 +37,13 @@ def test_scores_are_those_of_the_definition() -> None:
     assert trials_to(run, 4) == 3 and seconds_to(run, 4, {"a": 900.0}) == 200
     assert trials_to(run, 2) == 3 and seconds_to(run, 2, {"a": 900.0}) == 900  # never: T + 1, and the longest search's seconds
     assert best_at(run, 6) == [0.0, 0.9, 0.96, 1.0, 1.0, 1.0]
+
+
+def test_trials_that_no_search_has_have_no_score() -> None:
+    runs = [run_of((0.5,) * 5, (60.0,) * 5)]
+    (of,) = to_json(runs, [], 5, {})["designers"].values()
+    assert (of["best_at_5"], of["best_at_10"], of["best_at_20"]) == (0.5, None, None)
+    assert comparison_sections(runs, [], 5)[0].rows[0][2:5] == ("0.500", "", "")
 
 
 def test_a_designer_that_found_nothing_is_scored() -> None:
