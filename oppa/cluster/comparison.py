@@ -90,8 +90,9 @@ class QueueingTimes:
 
     kind: str
     jobs: int
-    mean_s: float
-    shares: tuple[float, ...]
+    mean_s: float | None
+    """Mean seconds in the queue; None without jobs, as the shares."""
+    shares: tuple[float, ...] | None
     """Shares of jobs that waited no longer than each of `WAITS_S`."""
     published: tuple[float, ...]
     """These shares in the published trace."""
@@ -102,7 +103,7 @@ def queues(result: Result, known: TraceProfile) -> list[QueueingTimes]:
     found = []
     for kind in known.kinds:
         waits = np.array([each.queue_s for each in result.done if each.job.kind == kind.name])
-        shares = tuple(float((waits <= wait_s).mean()) for wait_s in WAITS_S) if len(waits) else (1.0,) * len(WAITS_S)
-        mean_s = float(waits.mean()) if len(waits) else 0.0
+        shares = tuple(float((waits <= wait_s).mean()) for wait_s in WAITS_S) if len(waits) else None
+        mean_s = float(waits.mean()) if len(waits) else None
         found.append(QueueingTimes(kind=kind.name, jobs=len(waits), mean_s=mean_s, shares=shares, published=kind.queued))
     return found

@@ -38,6 +38,15 @@ def test_a_trace_is_made_and_its_waiting_reported(oppa: Oppa, tmp_path: Path) ->
     assert "published" in again.stdout and "written" in again.stderr
 
 
+def test_a_type_without_jobs_has_no_waiting(oppa: Oppa, tmp_path: Path) -> None:
+    words = "cluster", "generate", tmp_path / "made.csv", "--days", "0.01"
+    kinds = {kind["kind"]: kind for kind in json.loads(oppa(*words, "--json").stdout)["kinds"]}
+    absent = kinds["Pretrain"]
+    assert (absent["jobs"], absent["mean_s"], absent["shares"]) == (0, None, None) and kinds["Eval"]["shares"]
+    row = next(line.split() for line in oppa(*words).stdout.splitlines() if line.split()[:1] == ["Pretrain"])
+    assert row == ["Pretrain", "0", *(f"{share:.1%}" for share in absent["published"])]
+
+
 def test_elastic_jobs_grow_and_are_reclaimed(oppa: Oppa, trace: Path, table: Path, tmp_path: Path) -> None:
     text = trace.read_text().replace(",8,", ",2,")
     trace.write_text(text)

@@ -63,10 +63,16 @@ def print_queues(found: "Sequence[QueueingTimes]", result: "Result", known: "Tra
             (
                 each.kind,
                 f"{each.jobs:,}",
-                format_seconds(each.mean_s),
-                *(f"{share:.1%}" for pair in zip(each.shares, each.published, strict=True) for share in pair),
+                "" if each.mean_s is None else format_seconds(each.mean_s),
+                *_queued(each),
             )
             for each in found
         ],
     )
     style.print_section(shown)
+
+
+def _queued(times: "QueueingTimes") -> list[str]:
+    """Return the cells of shares, each next to the published one; the former are empty without jobs."""
+    simulated = [""] * len(times.published) if times.shares is None else [f"{share:.1%}" for share in times.shares]
+    return [cell for own, published in zip(simulated, times.published, strict=True) for cell in (own, f"{published:.1%}")]
