@@ -1,6 +1,8 @@
 """`oppa cluster`: traces made and run."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,3 +88,11 @@ def test_a_job_larger_than_the_cluster_is_named(oppa: Oppa, trace: Path, table: 
 def test_a_trace_without_an_elastic_job_is_reported(oppa: Oppa, trace: Path, table: Path) -> None:
     done = oppa("cluster", "simulate", trace, "--gpus", "8", "--table", table, "--elastic", "0")
     assert "no job of the trace is elastic" in done.stderr
+
+
+def test_no_model_is_predicted_for_a_trace_without_elastic_jobs(oppa: Oppa, trace: Path) -> None:
+    words = ["oppa", "cluster", "simulate", str(trace), "--gpus", "8", "--elastic", "0"]
+    program = f"import sys, atexit, oppa.cli; sys.argv = {words}; atexit.register(lambda: print(*sys.modules)); oppa.cli.main()"
+    done = subprocess.run([sys.executable, "-c", program], cwd=oppa.folder, env=oppa.environment(), capture_output=True, text=True)
+    assert done.returncode == 0 and "no job of the trace is elastic: a share of 0" in done.stderr
+    assert "oppa.cluster.comparison" in done.stdout and "oppa.cluster.models" not in done.stdout

@@ -71,11 +71,11 @@ def simulate(
         policy_of(name, settings)
     failures = Failures(every_s=cluster.failure_interval, seed=seed) if cluster.failure_interval else None
     shared = SharedCluster(gpus=gpus, each=cluster.gpus_per_node, settings=settings, backfill=cluster.backfill, failures=failures)
-    kinds = _kinds(table or [], scaled.start, replicas=scaled.replicas)
+    kinds = _kinds(table or [], scaled.start, replicas=scaled.replicas) if elastic or table else {}
     jobs = made_elastic(read_trace(trace), elastic, kinds, seed=seed, most=gpus)
     if names != [NONE] and not any(job.table for job in jobs):
-        sizes = ", ".join(map(str, sorted(kinds)))
-        style.err().print(f"no job of the trace is elastic: a share of {elastic:g} of pretraining jobs, if on {sizes} GPUs", markup=False)
+        sizes = f", if on {', '.join(map(str, sorted(kinds)))} GPUs" if kinds else ""
+        style.err().print(f"no job of the trace is elastic: a share of {elastic:g} of pretraining jobs{sizes}", markup=False)
     found = _simulated(jobs, shared, names)
     if decisions:
         _write_decisions(decisions, found)
