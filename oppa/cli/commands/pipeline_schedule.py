@@ -56,14 +56,14 @@ def pipeline_schedule(
     profiled = choose(found_times, stages=stages, micro_batches=microbatches, model=options.times.model)
     if profiled.micro_batches not in (0, microbatches):
         style.err().print(f"using the times of {profiled.micro_batches} micro-batches, the nearest number in the file")
-    limit = _limit(memory_limit, microbatches)
+    limit = _limit(memory_limit, default=float(stages) if schedule == SEARCH else None)
     if schedule == SEARCH:
-        limit = float(stages) if limit is None else limit
         from oppa.pipeline.search.joint import search, shapes
 
         with style.err().status(f"searching {3 * stages * microbatches} passes"):
             choices = shapes(ranks=stages, micro_batches=microbatches, chunks=sizes)
-            found = search(profiled.costs, choices, limit=limit, recompute=options.search.recompute)
+            most = microbatches + 1.0 if limit is None else limit  # no schedule holds more
+            found = search(profiled.costs, choices, limit=most, recompute=options.search.recompute)
     else:
         found = _named(schedule, profiled.costs, microbatches, sizes, limit)
     if out:
@@ -75,11 +75,13 @@ def pipeline_schedule(
     _print(found, figures)
 
 
-def _limit(given: float | None, micro_batches: int) -> float | None:
-    """Return a memory limit; for an infinite one, what no schedule exceeds. Raises InputError if it is no positive number."""
-    if given is not None and not given > 0:
+def _limit(given: float | None, default: float | None) -> float | None:
+    """Return the memory limit; None for an infinite one. Raises InputError if it is no positive number."""
+    if given is None:
+        return default
+    if not given > 0:
         raise InputError(f"`--memory-limit {given:g}` is not a limit", hint="use a positive number of forward passes")
-    return micro_batches + 1.0 if given == math.inf else given
+    return None if given == math.inf else given
 
 
 def _named(schedule: str, costs: "Costs", micro_batches: int, sizes: list[int], limit: float | None) -> "SearchedSchedule":
