@@ -32,7 +32,7 @@ class Contender:
     steps_per_s: float | None
     """Geometric mean over its repeats, in steps per second; None before the first repeat."""
     steps_per_s_search: float | None
-    """Throughput of its trial in the search, in steps per second."""
+    """Geometric mean over its trials in the search, in steps per second."""
     memory_bytes: int | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -53,6 +53,8 @@ class WinnerComparison:
     """The user's present configuration."""
     failure: Trial | None = None
     """The failed trial of the baseline, if the default replaces it."""
+    searched: Mapping[Configuration, float] = dataclasses.field(default_factory=dict)
+    """The throughput in the search of each contender that the search tried, in steps per second."""
 
     @property
     def pairing(self) -> str:
@@ -94,7 +96,7 @@ class WinnerComparison:
         return Contender(
             configuration=trial.configuration,
             steps_per_s=statistics.geometric_mean(verified) if verified else None,
-            steps_per_s_search=trial.steps_per_s,
+            steps_per_s_search=self.searched.get(trial.configuration, trial.steps_per_s),
             memory_bytes=trial.memory_bytes,
         )
 
@@ -142,6 +144,7 @@ def compare_contenders(
         repeats=ran,
         baseline=baseline,
         failure=_failure(trials, baseline) if reference is None or reference.configuration != baseline else None,
+        searched=_searched(trials, contenders),
     )
     return result if result.missing(repeats) else _ranked_by_repeats(result, contenders)
 
@@ -217,6 +220,11 @@ def _ranked_by_repeats(result: WinnerComparison, contenders: Mapping[Configurati
 def _repeats(trials: Sequence[Trial], contenders: Mapping[Configuration, Trial]) -> dict[Configuration, tuple[Trial, ...]]:
     ran = [trial for trial in trials if trial.pairing == pairing_of(contenders) and trial.feasible]
     return {each: tuple(trial for trial in ran if trial.configuration == each) for each in contenders}
+
+
+def _searched(trials: Sequence[Trial], contenders: Collection[Configuration]) -> dict[Configuration, float]:
+    measured = {each: rates([t for t in trials if t.configuration == each and t.purpose == SEARCH]) for each in contenders}
+    return {each: statistics.geometric_mean(own) for each, own in measured.items() if own}
 
 
 def _tries(trials: Sequence[Trial], candidates: Candidates) -> dict[int, list[Trial]]:

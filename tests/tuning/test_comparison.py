@@ -292,6 +292,19 @@ def test_what_runs_out_of_memory_when_it_is_searched_again_is_dropped(record, ot
     assert record.result().best == second and record.result().runner_up is None
 
 
+def test_throughput_in_the_search_is_the_mean_of_all_its_trials(record, default, others) -> None:
+    record.baseline(default, 1.0)
+    for rate in (2.0, 1.0, 4.0):
+        record.search(others[0], rate)
+    result = record.result()
+    assert result.contender(result.best).steps_per_s_search == pytest.approx(2.0)
+    record.search(others[0], 2.0, "terminated_early")
+    record.repeat({default: [1.0], others[0]: [8.0]})
+    again = record.result()
+    assert again.contender(again.best).steps_per_s_search == pytest.approx(2.0)
+    assert again.contender(again.reference).steps_per_s_search == 1.0
+
+
 def test_the_json_has_what_was_found(record, default, others, tmp_path, problem) -> None:
     record.baseline(default, 1.0)
     for index, rate in ((others[0], 2.0), (others[1], 1.5)):

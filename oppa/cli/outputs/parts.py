@@ -51,6 +51,7 @@ class ContenderOutput(Output):
     steps_per_s: float | None
     """Geometric mean over the repeats; null before the first one."""
     steps_per_s_search: float | None
+    """Geometric mean over its trials in the search."""
     memory_bytes: int | None
     objective: float | None = None
 
