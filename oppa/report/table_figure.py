@@ -17,6 +17,8 @@ WIDTH, HEIGHT = 7.2, 4.4
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "p")
 """Marker shapes; those that stay distinct when hollow come first."""
 PALE: Mapping[str, Any] = {"color": STAND_INS["grey"], "linewidth": 0.9, "alpha": 0.3}
+PREDICTED = "predicted, not measured"
+"""Meaning of a hollow mark."""
 TICKS = 12
 """Largest number of batch sizes that label the axis."""
 
@@ -50,6 +52,8 @@ def values(known: Curves, *, label: str) -> interactive.Values:
     others = [strategy for strategy in known if strategy not in named]
     best = [each.fastest for each in standing]
     fastest = [_series("fastest", best, kind="marks", colour="ink", star=True, notes=_ids(best))] if best else []
+    predicted = any(row.source == "predicted" for each in named for row in known[each].values())
+    meaning = [_series(PREDICTED, [], kind="marks", colour="soft", hollow=True)] if predicted else []  # for the legend alone
     return {
         "label": label,
         "x": {"label": "global batch, sequences", "log": 2},
@@ -62,6 +66,7 @@ def values(known: Curves, *, label: str) -> interactive.Values:
             *(_series(each.id, list(known[each].values()), kind="line", look=place, band=True) for place, each in enumerate(named)),
             *(part for place, each in enumerate(named) for part in _known(each.id, list(known[each].values()), place)),
             *fastest,
+            *meaning,
         ],
         "verticals": [math.sqrt(before.global_batch * after.global_batch) for before, after in switches(standing)],
     }
@@ -135,7 +140,7 @@ def _legend(figure: Figure, named: Sequence[ParallelStrategy], *, others: int, s
     strategies = [legend_key(strategy.id, marker=MARKERS[place % len(MARKERS)], **stroke(place)) for place, strategy in enumerate(named)]
     ink, hollow = STAND_INS["ink"], {"markerfacecolor": STAND_INS["paper"], "markeredgecolor": STAND_INS["soft"]}
     meanings = [legend_key("fastest", linestyle="", marker="*", markersize=11, color=ink, markeredgewidth=0)]
-    meanings.append(legend_key("predicted, not measured", linestyle="", marker="o", **hollow))
+    meanings.append(legend_key(PREDICTED, linestyle="", marker="o", **hollow))
     meanings += [legend_key("fastest strategy changes", color=STAND_INS["soft"], linewidth=0.8, linestyle=DASHES[1])] if switching else []
     meanings += [legend_key(f"{others} other strategies", **PALE)] if others else []
     look: dict[str, Any] = {"columnspacing": 1.4, "handletextpad": 0.5, "borderpad": 0}

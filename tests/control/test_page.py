@@ -74,6 +74,12 @@ def test_new_points_follow_those_that_the_page_has(page, served) -> None:
     assert not page.complaints
 
 
+def test_every_curve_but_the_loss_has_a_unit(page, served) -> None:
+    _opened(page, served[1], "")
+    page.wait_for("PANELS.length")
+    assert page.value("PANELS.filter(([key, title, unit]) => !unit).map(([key]) => key)") == ["loss"]
+
+
 def test_a_job_is_called_by_its_title(page, served, tmp_path, table) -> None:
     with serving(tmp_path / "titled", table, GoodputPolicy, titles={"a-job": "my training run"}) as (service, port):
         with line(port, service.tokens.of_job("a-job")) as opened:

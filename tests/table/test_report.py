@@ -83,6 +83,15 @@ def test_the_interactive_chart_has_every_row_and_the_fastest(table, known) -> No
     json.dumps(series, allow_nan=False)
 
 
+@pytest.mark.parametrize("source", ["measured", "predicted"])
+def test_the_legend_says_what_a_hollow_mark_is_if_there_is_one(table, source) -> None:
+    rows = tuple(dataclasses.replace(each, source=source, trials=()) for each in table.rows)
+    series = values(curves(Table(rows=rows, origin=table.origin)), label="a & b")["series"]
+    named = [each["name"] for each in series if not each["x"]]
+    assert named == (["predicted, not measured"] if any(each.get("hollow") and each["x"] for each in series) else [])
+    assert bool(named) == (source == "predicted")
+
+
 def test_the_page_has_the_figure_and_the_fastest_strategies(table, tmp_path) -> None:
     table.write(tmp_path)
     text = render(tmp_path)
