@@ -1,7 +1,11 @@
 """`oppa show` of a study whose trials are known."""
 
+import contextlib
 import csv
 import json
+import os
+import pty
+import re
 import subprocess
 import sys
 
@@ -142,3 +146,19 @@ def test_a_study_on_a_full_disk_is_shown_and_not_continued(oppa, measured) -> No
     assert full("show", measured, "--json").stdout == known
     refused = full("tune", "job.toml", "--study", measured, "--trials", "20")
     assert refused.returncode == 3 and "No space left" in refused.stderr and "free some space" in refused.stderr, refused.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("columns", "last"), [(60, "steps/s"), (80, "memory")])
+def test_a_narrow_terminal_breaks_no_heading(oppa, measured, columns, last) -> None:
+    reader, terminal = pty.openpty()
+    environment = {**oppa.environment(), "COLUMNS": str(columns), "TERM": "xterm"}
+    with subprocess.Popen(oppa.argv("show", measured), cwd=oppa.folder, env=environment, stdout=terminal):
+        os.close(terminal)
+        shown = b""
+        with contextlib.suppress(OSError), os.fdopen(reader, "rb", buffering=0) as file:  # the end of a terminal is an error
+            while part := file.read(4096):
+                shown += part
+    plain = re.sub(r"\x1b\[[\d;]*m", "", shown.decode())
+    headings = next(line.split() for line in plain.splitlines() if "configuration" in line)
+    assert headings[:4] == ["trial", "configuration", "outcome", "steps/s"] and headings[-1] == last

@@ -24,6 +24,9 @@ from oppa.tuning.verify.past import past
 if TYPE_CHECKING:
     from oppa.tuning.surrogate_summary import SurrogateSummary
 
+NARROW = 80
+"""Width in characters below which a table of trials leaves out columns."""
+
 
 def print_study(study: Study, problem: Problem, *, limit: int) -> None:
     """Print a study's facts, its fastest trials up to `limit`, what failed, and the winner."""
@@ -62,12 +65,15 @@ def _facts(problem: Problem, trials: Sequence[Trial], spent: Spending, slow_node
 
 
 def _trials(problem: Problem, trials: Sequence[Trial], slow_nodes: Collection[str]) -> Table:
-    sought = problem.objective
-    table = style.table((">trial", "configuration", "outcome", f">{escape(sought.unit)}", ">predicted", ">memory"))
+    """Return the table of trials; a narrow terminal has no room for predictions and memory."""
+    sought, is_narrow = problem.objective, style.out().width < NARROW
+    columns = (">trial", "configuration", "outcome", f">{escape(sought.unit)}", ">predicted", ">memory")
+    shown = slice(4 if is_narrow else None)
+    table = style.table(columns[shown])
     for trial in trials:
         speed = style.objective(sought, trial.steps_per_s, trial.stddev)
         predicted = style.objective(sought, trial.prediction.steps_per_s if trial.prediction else None)
         outcome, memory = style.outcome(trial.outcome), style.memory(trial.memory_bytes)
         outcome += f" [yellow]{escape(text)}[/]" if (text := on_slow_nodes(trial, slow_nodes)) else ""
-        table.add_row(str(trial.id), trial.configuration.id, outcome, speed, predicted, memory)
+        table.add_row(*(str(trial.id), trial.configuration.id, outcome, speed, predicted, memory)[shown])
     return table
