@@ -29,6 +29,12 @@ def test_a_node_that_is_idle_counts_once_unless_it_is_excluded(exclude: str, idl
     assert make_scheduler("slurm", options).snapshot().idle == idle
 
 
+def test_nodes_that_slurm_plans_for_a_waiting_job_are_idle(tmp_path: Path) -> None:
+    """Its backfill marks them until the job starts, so the job lacks only the rest."""
+    stub(tmp_path, "sinfo", 'echo "n1|alloc"; echo "n2|plnd"; echo "n3|idle"; echo "n4|idle~"; echo "n5|drain"')
+    assert make_scheduler("slurm", {}).snapshot().idle == 2
+
+
 def test_the_queue_tells_elastic_jobs_from_those_that_wait_for_nodes() -> None:
     found = make_scheduler("slurm", {}).snapshot()
     assert found.holding("mine") == 2

@@ -15,6 +15,8 @@ OWN = "oppa-elastic:"
 """Prefix of the comment of Slurm jobs that hold hosts for an elastic job; the token of that job follows."""
 FOR_NODES = ("Resources", "Priority", "None")
 """Reasons of pending jobs that more idle nodes could resolve."""
+IDLE = ("idle", "plnd")
+"""States of nodes that no job holds; Slurm's backfill plans a job that waits for the second kind."""
 LIMITS = ("Limit", "Max")
 """Substrings of the reasons that name a limit of an account, a user or a partition."""
 
@@ -33,7 +35,7 @@ def take_snapshot(partition: str = "", *, without: str = "") -> QueueSnapshot:
     nodes = [_PartitionNode(*(word.strip() for word in f"{line}||".split("|")[:3])) for line in states.splitlines()]
     asked = {name for name in partition.split(",") if name} or {node.partition.rstrip("*") for node in nodes if node.is_default}
     usable = {node.name for node in nodes if not asked or node.partition.rstrip("*") in asked}
-    idle = {node.name for node in nodes if node.name in usable and node.state == "idle"} - set(hostnames(without))
+    idle = {node.name for node in nodes if node.name in usable and node.state in IDLE} - set(hostnames(without))
     sharing = {node.partition.rstrip("*") for node in nodes if node.name in usable} | asked
     words = ["--all", *([f"--partition={','.join(sorted(sharing))}"] if asked else [])]
     listed = ask("squeue", "--noheader", "--sort=-p,i", "--format=%i|%T|%D|%r", *words)
