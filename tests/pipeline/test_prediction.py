@@ -133,6 +133,16 @@ def test_the_order_that_is_chosen_fits(limit_bytes: float | None) -> None:
     assert chosen.prediction.step_s <= predict(profile(), one_by_one(PipelineShape(ranks=4, micro_batches=8), split=False)).step_s
 
 
+def test_with_more_memory_it_is_no_slower_if_forward_passes_need_some_while_they_run() -> None:
+    """Orders that a search fills up to the limit leave room for what their forward passes need in addition to what they hold."""
+    known, shape = profile(), PipelineShape(ranks=4, micro_batches=8)
+    layers = [dataclasses.replace(part, forward_working_bytes=20.0) if part.forward_s else part for part in known.parts]
+    needy = dataclasses.replace(known, parts=tuple(layers))
+    found = [choose(needy, shape, limit_bytes=limit, nodes=20_000).prediction for limit in (100.0, 110.0, 120.0, 130.0, 140.0, 150.0)]
+    assert sorted(each.step_s for each in found) == [each.step_s for each in reversed(found)]
+    assert found[0].step_s > found[1].step_s > found[-1].step_s
+
+
 def test_with_less_memory_it_is_slower() -> None:
     shape = PipelineShape(ranks=4, micro_batches=8)
     roomy, tight = (choose(profile(), shape, limit_bytes=limit, nodes=200_000).prediction.step_s for limit in (None, 100.0))

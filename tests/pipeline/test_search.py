@@ -103,6 +103,38 @@ def test_extra_memory_is_charged_where_it_is_used():
         dataclasses.replace(asked, limits=[5.9])
 
 
+@pytest.mark.parametrize(("p", "m", "v", "folded"), SHAPES)
+def test_forward_passes_need_memory_while_they_run(p, m, v, folded):
+    """They hold 1 / v and need twice as much meanwhile, so one less is in flight; less than they hold costs nothing."""
+    asked = task(p, m, v, folded)
+    more, less = (dataclasses.replace(asked.footprint, forward_working=[size / v] * asked.shape.stages) for size in (2.0, 0.5))
+    for ahead, patience in itertools.product((1.0, 20.0), (0.0, 1.0)):
+        rules = Rules((ahead,) * p, (patience,) * p, (1e9,) * p)
+        limit = 2.0 + 1 / v
+        built = construct(dataclasses.replace(asked, footprint=more, limits=[limit] * p), rules)
+        assert max(peak_memory(asked.schedule(built), more)) <= limit
+        built = construct(dataclasses.replace(asked, footprint=less), rules)
+        assert built == construct(asked, rules)
+
+
+@pytest.mark.slow
+def test_forward_passes_that_need_memory_while_they_run_lengthen_the_shortest_order():
+    """The oracle is every order of a tiny pipeline that keeps the limit by `peak_memory`."""
+    words = set(itertools.permutations([0, 0, 2, 2, 4, 4]))
+    spans_s = []
+    for working in ([], [2.0] * 2):
+        footprint = dataclasses.replace(task(2, 2).footprint, forward_working=working)
+        asked = dataclasses.replace(task(2, 2, limit=2.0), footprint=footprint)
+        orders = itertools.product(*[[[code + rank for code in word] for word in words] for rank in range(2)])
+        timed = [(lists, makespan(asked, lists)) for lists in orders]
+        valid = (span for lists, span in timed if span != ENDLESS and max(peak_memory(asked.schedule(lists), footprint)) <= 2.0)
+        spans_s.append(min(valid).span_s)
+        found = heuristic(asked, nodes=NODES // 10)
+        assert found.makespan.span_s == pytest.approx(spans_s[-1])
+        assert prove(asked, found.lists, seconds=20).least_s == pytest.approx(spans_s[-1], rel=1e-3)
+    assert spans_s[0] < spans_s[1]
+
+
 def test_a_bound_holds_for_an_order_that_fits_a_limit_that_is_no_small_fraction():
     """The oracle is ZB-H1, which holds three micro-batches on its first rank."""
     named = build_schedule("zb-h1", ranks=3, micro_batches=4)

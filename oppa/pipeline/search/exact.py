@@ -126,8 +126,12 @@ class _Program:
         times, changes = list[Any](), list[int]()
         for stage, amount in held.items():
             kept = min(_floor(-task.changes[2 * stages + stage] * units), amount)
+            peak = max(_floor(task.working[stage] * units), amount)
             times += self._starts[stage]
-            changes += [amount] * task.shape.micro_batches
+            changes += [peak] * task.shape.micro_batches
+            if peak > amount:
+                times += [begin + self._durations[stage] for begin in self._starts[stage]]
+                changes += [amount - peak] * task.shape.micro_batches
             for code, freed in ((BACKWARD * stages + stage, amount - kept), (WEIGHT * stages + stage, kept)):
                 working = _floor(task.working[code] * units)
                 for begin in self._starts[code]:

@@ -95,15 +95,20 @@ class ScheduleTask:
 
     @functools.cached_property
     def working(self) -> list[float]:
-        """Return the extra memory of an action of each code while it runs, shape (3 S,); a forward pass has none."""
-        none = [0.0] * self.shape.stages
-        return [*none, *(self.footprint.working or none), *(self.footprint.weights_working or none)]
+        """Return the peak memory of an action of each code while it runs, relative to its beginning, shape (3 S,)."""
+        none, known = [0.0] * self.shape.stages, self.footprint
+        return [*(known.forward_working or none), *(known.working or none), *(known.weights_working or none)]
+
+    @functools.cached_property
+    def extra(self) -> list[float]:
+        """Return the memory of an action of each code that is free again at its end, shape (3 S,)."""
+        return [max(0.0, peak - max(change, 0.0)) for peak, change in zip(self.working, self.changes, strict=True)]
 
     @functools.cached_property
     def reserve(self) -> list[float]:
         """Return the largest extra memory of an action of each rank, shape (p,)."""
-        codes = range(len(self.working))
-        return [max(self.working[code] for code in codes if self.rank_of[code] == rank) for rank in range(self.shape.ranks)]
+        codes = range(len(self.extra))
+        return [max(self.extra[code] for code in codes if self.rank_of[code] == rank) for rank in range(self.shape.ranks)]
 
     @functools.cached_property
     def busy_s(self) -> list[float]:
