@@ -177,7 +177,7 @@ class PassRecorder:
         for segment in segments:
             seconds[segment.part] += segment.seconds
             held[segment.part] += segment.after - segment.before
-        working = {segment.part: segment.peak - segment.before for segment in segments if segment.peak}
+        working = _working(segments)
         if node.kind in (FORWARD, LOSS):
             yield from ((part, "forward_s", each) for part, each in seconds.items())
             if working:
@@ -193,6 +193,16 @@ class PassRecorder:
             yield from ((part, name, each) for part, each in seconds.items())
             if working and node.micro_batch:  # the first micro-batch allocates gradients
                 yield from ((part, "backward_working_bytes", each) for part, each in working.items())
+
+
+def _working(segments: Sequence[_Segment]) -> dict[int, int]:
+    """Return the peak of each part, relative to its begin, over all of its segments; empty if memory is not measured."""
+    begins, peaks = dict[int, int](), dict[int, int]()
+    for segment in segments:
+        if segment.peak:
+            begins.setdefault(segment.part, segment.before)
+            peaks[segment.part] = max(peaks.get(segment.part, 0), segment.peak)
+    return {part: peak - begins[part] for part, peak in peaks.items()}
 
 
 class _Stage:
