@@ -3,10 +3,14 @@
 import bisect
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Self
 
+from oppa.cluster.nodes import Nodes
 from oppa.errors import InputError
+
+LONGEST_S = 1e9
+"""Upper limit of a job's arrival and duration, in seconds: thirty years."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,3 +94,29 @@ class TraceJob:
     def overhead_s(self) -> float:
         """Return the seconds for which the job pauses when its size changes."""
         return self.save_s + self.start_s
+
+
+def require_possible(jobs: Sequence[TraceJob], nodes: Nodes) -> None:
+    """Refuse a trace that no scheduler could run.
+
+    Raises:
+        InputError: two jobs share a name; or a job has an impossible arrival, duration or number of GPUs, or sizes larger than the cluster.
+    """
+    names = set[str]()
+    for job in jobs:
+        if job.name in names:
+            raise InputError(f"two jobs of the trace have the name `{job.name}`", hint="give each job its own name, or keep one of them")
+        names.add(job.name)
+        if not 0 <= job.duration_s <= LONGEST_S or not 0 <= job.arrival_s <= LONGEST_S:
+            hint = f"give both from 0 to {LONGEST_S:g}"
+            raise InputError(f"job `{job.name}` arrives at {job.arrival_s:g} s and takes {job.duration_s:g} s", hint=hint)
+        if not 1 <= job.gpus <= nodes.all:
+            raise InputError(
+                f"job `{job.name}` requests {job.gpus} GPUs, but the cluster has {nodes.all}", hint="remove the job, or increase --gpus"
+            )
+        if job.table is not None and job.table.sizes[-1].gpus > nodes.all:
+            most = job.table.sizes[-1].gpus
+            raise InputError(
+                f"the scale table of job `{job.name}` goes up to {most} GPUs, but the cluster has {nodes.all}",
+                hint="shorten the table, or increase --gpus",
+            )

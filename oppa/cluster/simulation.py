@@ -1,7 +1,7 @@
 """Discrete-event simulation of a trace on a cluster: gang-scheduled jobs, queue, nodes, elastic jobs, and node failures.
 
 Jobs wait in a queue by priority, then by arrival. While the first job cannot start, no other job does. With `backfill`, a job may overtake
-if it does not delay the first one (EASY, Lifka 1995), by the predicted ends of running jobs.
+if it does not delay the first one (EASY, Lifka 1995), by the predicted ends of running jobs. Elastic jobs then return GPUs to it, too.
 
 An elastic job that changes its size pauses while it writes a checkpoint and resumes from it. GPUs of a scale-up belong to the job
 from the decision on, and are prepared while it writes the checkpoint. GPUs that it releases are free once the checkpoint is written.
@@ -18,11 +18,12 @@ from typing import NamedTuple
 import numpy as np
 
 from oppa.cluster.arrivals import Arrivals
-from oppa.cluster.job import TraceJob
+from oppa.cluster.job import TraceJob, require_possible
 from oppa.cluster.nodes import Holding, Nodes, less, surplus
 from oppa.cluster.policies import ScalingPolicy
 from oppa.cluster.result import EndedJob, Result, Usage
 from oppa.cluster.scaling import Running, ScaleDecision, Settings, reclaim
+from oppa.cluster.simulated_job import SimulatedJob
 from oppa.errors import InputError
 
 CHECK_S = 60.0
@@ -31,8 +32,6 @@ PROGRESS_EVERY = 4096
 """Number of arrivals between two progress reports."""
 HARDLY = 4
 """Maximum mean number of failures per checkpoint interval that is accepted."""
-LONGEST_S = 1e9
-"""Upper limit of a job's arrival and duration, in seconds: thirty years."""
 OVERTAKING = 200
 """Number of jobs at the head of the queue that are considered for backfill, the first included."""
 
@@ -62,42 +61,16 @@ class _Event(NamedTuple):
     """Callback, which receives the number."""
 
 
-class _Task:
-    """Holds the state of one job in the simulation."""
+class _LaterStart(NamedTuple):
+    """Holds the changes that let a later job start, none if GPUs on their way suffice."""
 
-    __slots__ = ("changes", "end", "gpu_s", "gpus", "holding", "job", "left_s", "number", "ready_s", "seen_s", "speed", "started_s")
-
-    def __init__(self, number: int, job: TraceJob) -> None:
-        self.number, self.job = number, job
-        self.left_s = job.duration_s
-        """Remaining work, in seconds on the requested GPUs."""
-        self.speed, self.gpus, self.holding = 0.0, 0, Holding()
-        self.seen_s = self.ready_s = 0.0
-        """Time up to which work is counted, and time at which the job resumes work."""
-        self.end = 0
-        """Number of the event that ends the job; any other end event is out of date."""
-        self.started_s, self.gpu_s, self.changes = math.nan, 0.0, 0
-
-    def advance(self, now_s: float) -> None:
-        """Count the work done until now."""
-        self.left_s = max(0.0, self.left_s - self.speed * max(0.0, now_s - max(self.seen_s, self.ready_s)))
-        self.gpu_s += self.gpus * (now_s - self.seen_s)
-        self.seen_s = now_s
-
-    @property
-    def restart_s(self) -> float:
-        """Return the seconds from the next start until the job works: none at its first start."""
-        return 0.0 if math.isnan(self.started_s) else self.job.start_s
-
-    @property
-    def end_s(self) -> float:
-        """Return the time at which the job ends, if its size stays the same."""
-        return max(self.seen_s, self.ready_s) + self.left_s / self.speed
-
-    @property
-    def spare(self) -> int:
-        """Return the number of GPUs in addition to the request."""
-        return max(0, self.gpus - self.job.gpus)
+    changes: Sequence[ScaleDecision]
+    given_s: float
+    """Time at which all GPUs are free."""
+    until_s: float
+    """Predicted start of the first job after the changes."""
+    spare: int
+    """Number of whole nodes left then."""
 
 
 class Simulation:
@@ -130,9 +103,9 @@ class Simulation:
         self._arrivals = Arrivals(settings.window_s, settings.counted_gpus)
         self._numbers = itertools.count(1)
         self._events: list[_Event] = []
-        self._queue: list[tuple[int, int, _Task]] = []
-        self._running: dict[str, _Task] = {}
-        self._elastic: dict[str, _Task] = {}
+        self._queue: list[tuple[int, int, SimulatedJob]] = []
+        self._running: dict[str, SimulatedJob] = {}
+        self._elastic: dict[str, SimulatedJob] = {}
         """Running elastic jobs by name; empty without a policy."""
         self._returning: dict[int, tuple[float, Holding]] = {}
         """GPUs that jobs will release, and when, by the number of the event."""
@@ -156,7 +129,7 @@ class Simulation:
                 self._step()
             self._pass(job.arrival_s)
             self._arrivals.submitted(job.arrival_s, job.gpus)
-            self._wait(_Task(number, job))
+            self._wait(SimulatedJob(number, job))
             self._schedule()
             if number % PROGRESS_EVERY == 0:
                 progress(len(self._done))
@@ -182,24 +155,26 @@ class Simulation:
 
     # Queue
 
-    def _wait(self, task: _Task) -> None:
+    def _wait(self, task: SimulatedJob) -> None:
         heapq.heappush(self._queue, (-task.job.priority, task.number, task))
         if self._queue[0][2] is task:
             self._shadow = None
 
     def _schedule(self) -> None:
-        """Start jobs in order of the queue, and reclaim the GPUs that the first remaining one lacks."""
+        """Start jobs in order of the queue, and reclaim the GPUs that the first remaining one lacks, or a later one that may overtake."""
         while self._queue and (holding := self._nodes.take(self._queue[0][2].job.gpus)) is not None:
             self._start(heapq.heappop(self._queue)[2], holding)
             self._shadow = None
         if not self._queue:
             self._check_later()
             return
-        self._ask_back(self._queue[0][2].job)
+        for change in self._reclaimed(self._queue[0][2].job):
+            self._scale(change)
         if self._backfill:
             self._overtake()
+            self._ask_back_for_later()
 
-    def _start(self, task: _Task, holding: Holding) -> None:
+    def _start(self, task: SimulatedJob, holding: Holding) -> None:
         task.holding, task.gpus, task.speed = holding, task.job.gpus, 1.0
         task.seen_s, task.ready_s = self._now_s, self._now_s + task.restart_s
         if math.isnan(task.started_s):
@@ -209,10 +184,10 @@ class Simulation:
             self._elastic[task.job.name] = task
         self._ends_later(task)
 
-    def _ends_later(self, task: _Task) -> None:
+    def _ends_later(self, task: SimulatedJob) -> None:
         task.end = self._later(task.end_s, lambda number: self._end(task, number))
 
-    def _end(self, task: _Task, number: int) -> None:
+    def _end(self, task: SimulatedJob, number: int) -> None:
         if number != task.end:
             return
         self._stop(task)
@@ -220,7 +195,7 @@ class Simulation:
         self._done.append(EndedJob(job=job, started_s=task.started_s, ended_s=self._now_s, gpu_s=task.gpu_s, changes=task.changes))
         self._schedule()
 
-    def _stop(self, task: _Task) -> None:
+    def _stop(self, task: SimulatedJob) -> None:
         task.advance(self._now_s)
         self._nodes.give(task.holding)
         task.holding, task.gpus, task.end = Holding(), 0, 0
@@ -237,7 +212,7 @@ class Simulation:
             task = entry[2]
             until_s, spare = self._shadow
             late = self._now_s + task.restart_s + task.left_s > until_s
-            nodes = math.ceil(task.job.gpus / self._nodes.each)
+            nodes = self._nodes_of(task.job)
             if (late and nodes > spare) or (holding := self._nodes.take(task.job.gpus)) is None:
                 continue
             self._queue.remove(entry)
@@ -245,13 +220,52 @@ class Simulation:
             self._shadow = until_s, spare - (nodes if late else 0)
             self._start(task, holding)
 
-    def _start_of(self, job: TraceJob) -> tuple[float, int]:
-        """Return when a job can start if no other job does, and the number of whole nodes left then."""
-        ending = ((task.end_s, task.holding) for task in self._running.values())
+    def _start_of(self, job: TraceJob, changes: Sequence[ScaleDecision] = ()) -> tuple[float, int]:
+        """Return when a job can start if no other job does, and the number of whole nodes left then.
+
+        Args:
+            changes: Elastic jobs that give GPUs back before that.
+        """
+        ending = {task.job.name: (task.end_s, task.holding) for task in self._running.values()}
+        given = []
+        for change in changes:
+            task = self._elastic[change.job.name]
+            back = surplus(task.holding, change.after)
+            given.append((self._now_s + change.job.save_s, back))
+            ending[change.job.name] = task.end_on(change.after, self._now_s), less(task.holding, back)
         repaired = ((due_s, {node: self._nodes.each}) for node, due_s in self._down.items())
-        found = self._nodes.earliest(job.gpus, sorted((*ending, *self._returning.values(), *repaired), key=lambda each: each[0]))
+        freed = (*ending.values(), *given, *self._returning.values(), *repaired)
+        found = self._nodes.earliest(job.gpus, sorted(freed, key=lambda each: each[0]))
         assert found is not None, "all nodes together hold any job"
         return found
+
+    def _ask_back_for_later(self) -> None:
+        """Reclaim spare GPUs for the first later job that can then overtake, unless an earlier one waits for GPUs on their way."""
+        if not self._has_spare or self._nodes.fits(self._queue[0][2].job.gpus, self._freed()):
+            return
+        starts: dict[int, _LaterStart | None] = {}
+        for _, _, task in heapq.nsmallest(OVERTAKING, self._queue)[1:]:
+            if task.job.gpus not in starts:
+                starts[task.job.gpus] = self._later_start(task.job)
+            start = starts[task.job.gpus]
+            if start and (start.given_s + task.restart_s + task.left_s <= start.until_s or self._nodes_of(task.job) <= start.spare):
+                for change in start.changes:
+                    self._scale(change)
+                return
+
+    def _later_start(self, job: TraceJob) -> _LaterStart | None:
+        """Return what lets a later job start; None if nothing does, or if the first job would start later, as shrunk jobs end later."""
+        changes = self._reclaimed(job)
+        if not changes and not self._nodes.fits(job.gpus, self._freed()):
+            return None
+        assert self._shadow is not None
+        until_s, spare = self._start_of(self._queue[0][2].job, changes)
+        given_s = (*(due_s for due_s, _ in self._returning.values()), *(self._now_s + change.job.save_s for change in changes))
+        return _LaterStart(changes, max((self._now_s, *given_s)), until_s, spare) if until_s <= self._shadow[0] else None
+
+    def _nodes_of(self, job: TraceJob) -> int:
+        """Return the number of nodes that a job holds, also in part."""
+        return math.ceil(job.gpus / self._nodes.each)
 
     # Elastic jobs
 
@@ -282,25 +296,27 @@ class Simulation:
     def _possible(self, running: Running, gpus: int) -> bool:
         return self._nodes.fits(gpus - running.gpus)
 
-    def _ask_back(self, job: TraceJob) -> None:
-        """Reclaim spare GPUs of elastic jobs for a job that cannot start."""
-        if not any(task.spare for task in self._elastic.values()):
-            return
+    @property
+    def _has_spare(self) -> bool:
+        return any(task.spare for task in self._elastic.values())
 
-        def enough(changes: Sequence[ScaleDecision]) -> bool:
-            freed = Counter[int]()
-            for _, given in self._returning.values():
-                freed.update(given)
-            for change in changes:
-                freed.update(surplus(self._elastic[change.job.name].holding, change.after))
-            return self._nodes.fits(job.gpus, freed)
+    def _reclaimed(self, job: TraceJob) -> list[ScaleDecision]:
+        """Return the changes that give spare GPUs of elastic jobs to a job that cannot start; none if they would not suffice."""
+        if not self._has_spare:
+            return []
+        return reclaim(self._states(changing=True), lambda changes: self._nodes.fits(job.gpus, self._freed(changes)))
 
-        for change in reclaim(self._states(changing=True), enough):
-            self._scale(change)
+    def _freed(self, changes: Sequence[ScaleDecision] = ()) -> Counter[int]:
+        """Return the GPUs by node that jobs are releasing, and would release by these changes."""
+        freed = Counter[int]()
+        for _, given in self._returning.values():
+            freed.update(given)
+        for change in changes:
+            freed.update(surplus(self._elastic[change.job.name].holding, change.after))
+        return freed
 
     def _scale(self, change: ScaleDecision) -> None:
         task = self._elastic[change.job.name]
-        assert task.job.table is not None
         more = change.after - task.gpus
         if more > 0:
             holding = self._nodes.take(more)
@@ -308,13 +324,11 @@ class Simulation:
                 return
             for node, gpus in holding.items():
                 task.holding[node] = task.holding.get(node, 0) + gpus
-        task.advance(self._now_s)
         if more < 0:
             given, due_s = surplus(task.holding, change.after), self._now_s + task.job.save_s
             task.holding = less(task.holding, given)
             self._returning[self._later(due_s, self._returned)] = due_s, given
-        task.gpus, task.speed = change.after, task.job.table.speedup(change.after)
-        task.ready_s, task.changes = self._now_s + task.job.overhead_s, task.changes + 1
+        task.resize(change.after, self._now_s)
         self._ends_later(task)
         self._scalings.append((self._now_s, change))
         self._shadow = None
@@ -365,29 +379,3 @@ def require_progress(jobs: Sequence[TraceJob], nodes: Nodes, failures: Failures)
             f"nodes that fail every {failures.every_s / 86_400:.3g} days rarely let a job on {spans} nodes reach a checkpoint",
             hint=f"use at least {needed:.3g} days",
         )
-
-
-def require_possible(jobs: Sequence[TraceJob], nodes: Nodes) -> None:
-    """Refuse a trace that no scheduler could run.
-
-    Raises:
-        InputError: two jobs share a name; or a job has an impossible arrival, duration or number of GPUs, or sizes larger than the cluster.
-    """
-    names = set[str]()
-    for job in jobs:
-        if job.name in names:
-            raise InputError(f"two jobs of the trace have the name `{job.name}`", hint="give each job its own name, or keep one of them")
-        names.add(job.name)
-        if not 0 <= job.duration_s <= LONGEST_S or not 0 <= job.arrival_s <= LONGEST_S:
-            hint = f"give both from 0 to {LONGEST_S:g}"
-            raise InputError(f"job `{job.name}` arrives at {job.arrival_s:g} s and takes {job.duration_s:g} s", hint=hint)
-        if not 1 <= job.gpus <= nodes.all:
-            raise InputError(
-                f"job `{job.name}` requests {job.gpus} GPUs, but the cluster has {nodes.all}", hint="remove the job, or increase --gpus"
-            )
-        if job.table is not None and job.table.sizes[-1].gpus > nodes.all:
-            most = job.table.sizes[-1].gpus
-            raise InputError(
-                f"the scale table of job `{job.name}` goes up to {most} GPUs, but the cluster has {nodes.all}",
-                hint="shorten the table, or increase --gpus",
-            )

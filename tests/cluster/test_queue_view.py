@@ -82,6 +82,18 @@ def test_idle_hosts_are_left_to_a_job_that_is_being_started(train: Train, scales
     assert scheduler.starts == [(new.name, 2)] and running.job.desired().hosts == 1 and said == ["a: started on 2 hosts"]
 
 
+@pytest.mark.parametrize(
+    ("queue", "idle", "kept"),
+    [((64, 1), 0, 2), ((64, 9, 3, 2), 0, 1), ((64, 5), 0, 4), ((1, 64, 3), 1, 4), ((64, 2, 4), 2, 4)],
+)
+def test_hosts_return_for_the_first_waiting_job_that_they_let_start(queue: tuple[int, ...], idle: int, kept: int, train: Train) -> None:
+    """An earlier job that nothing helps keeps no other waiting; one that soon starts by itself does."""
+    held = train("a", 4)
+    control, _ = controller(held, InMemoryScheduler(idle=idle, jobs=[waiting(nodes) for nodes in queue]))
+    control.step()
+    assert held.job.desired().hosts == kept
+
+
 @pytest.mark.parametrize("state", ["COMPLETING", "RUNNING"])
 def test_hosts_that_a_job_is_returning_are_not_reclaimed_from_another_again(state: str, train: Train) -> None:
     shrunk, other = train("a", 1), train("b", 4)

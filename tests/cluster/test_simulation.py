@@ -97,6 +97,29 @@ def test_nobody_overtakes_that_would_be_late_because_it_starts_again() -> None:
     assert found["whole"] == (1_000, 1_010) and found["again"][1] > 1_500
 
 
+HUGE = job("huge", 1_000, 10, 40)
+"""Needs five nodes; a long job holds one of them, so that no elastic job can help it."""
+
+
+def test_a_job_that_nothing_helps_keeps_no_later_one_from_hosts_that_would_start_it() -> None:
+    """The elastic job holds four of five nodes; one more ends long before the first job can start."""
+    elastic = job("elastic", 0, 60_000, 8, table=ScaleTable.of(8, [(24, 2.9), (32, 3.7)]), save_s=10)
+    jobs = [elastic, job("long", 0, 50_000, 8), HUGE, job("small", 1_100, 100, 8)]
+    found = run(jobs, gpus=40, policy="greedy", backfill=True)
+    assert times(found)["small"] == (1_110, 1_210) and times(found)["huge"] == (50_000, 50_010)
+    assert [(at_s, change.after) for at_s, change in found.scalings] == [(60, 32), (1_100, 24)]
+    assert times(run(jobs, gpus=40, policy="greedy"))["small"] == (50_010, 50_110), "without backfill the queue is strict"
+
+
+@pytest.mark.parametrize(("elastic_s", "small_s"), [(400_000, 100), (60_000, 80_000)])
+def test_no_hosts_return_for_a_later_job_if_the_first_one_would_wait_longer(elastic_s: float, small_s: float) -> None:
+    """The first job waits for the elastic one, which would end later; or the later job would hold a node that the first one needs."""
+    elastic = job("elastic", 0, elastic_s, 8, table=ScaleTable.of(8, [(24, 2.9), (32, 3.7)]), save_s=10)
+    jobs = [elastic, job("long", 0, 50_000, 8), HUGE, job("small", 1_100, small_s, 8)]
+    found = run(jobs, gpus=40, policy="greedy", backfill=True)
+    assert [change.after for at_s, change in found.scalings if at_s < times(found)["huge"][0]] == [32]
+
+
 def test_jobs_smaller_than_a_node_are_given_what_they_need_and_no_more() -> None:
     half = ScaleTable.of(2, [(4, 1.9), (6, 2.5), (8, 3.0)])
     elastic = job("elastic", 0, 2_000, 2, table=half)

@@ -8,6 +8,7 @@ it trains. Other runs stop after a step, and their hosts return to the scheduler
 """
 
 import contextlib
+import itertools
 import json
 import math
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from oppa.cluster.elastic_jobs.arrival_log import ArrivalLog
 from oppa.cluster.elastic_jobs.desired_state import FRUITLESS
-from oppa.cluster.elastic_jobs.queue_view import CHANGE_S, Patience, coming_free, first_waiting, is_barred, running
+from oppa.cluster.elastic_jobs.queue_view import CHANGE_S, Patience, coming_free, is_barred, running, waiting_for_nodes
 from oppa.cluster.elastic_jobs.spool import DECISIONS, LOG, ElasticJob, folders
 from oppa.cluster.elastic_jobs.status import Status, came_to_a_step, last_start_cost, status_of
 from oppa.cluster.scaling import ScaleDecision, Settings, giving, grow, reclaim
@@ -320,13 +321,18 @@ class ClusterController:
         job.set_desired(refusals=job.desired().refused(least, why, time.time()))
 
     def _decide(self, found: Sequence[Status], view: QueueSnapshot) -> list[ScaleDecision]:
-        """Return reclaim decisions for the first waiting job, or else a scale-up; no scale-up while a job is changing its size."""
+        """Return reclaim decisions for a waiting job, or else a scale-up; no scale-up while a job waits or is changing its size.
+
+        Spare hosts go to the first waiting job that they let start, unless free and returning hosts suffice for an earlier one.
+        """
         overdue = self._overdue(found, view)
         now = time.time()
         settled = [running(status, now) for status in found if status.settled and status.is_elastic]
-        if (waiting := first_waiting(found, view)) is not None:
-            lacking = waiting.nodes - view.idle - coming_free(found, view, overdue)
-            return reclaim(settled, giving(lacking), unit=self._settings.unit)
+        if waiting := waiting_for_nodes(found, view):
+            free = view.idle + coming_free(found, view, overdue)
+            lacking = itertools.takewhile(lambda nodes: nodes > 0, (job.nodes - free for job in waiting))
+            changes = (reclaim(settled, giving(nodes), unit=self._settings.unit) for nodes in lacking)
+            return next(filter(None, changes), [])
         if any(self._changes(status, view) for status in found if status.job.name not in overdue):
             return []
         change = grow(settled, view.idle, self._arrival_log.rate(), self._settings)

@@ -29,15 +29,15 @@ class Patience:
         return {name for name, since in self._since.items() if now - since >= CHANGE_S}
 
 
-def first_waiting(found: Sequence[Status], view: QueueSnapshot) -> QueuedJob | None:
-    """Return the first job that waits for nodes, if any; an elastic job of this spool may claim its requested number alone."""
+def waiting_for_nodes(found: Sequence[Status], view: QueueSnapshot) -> list[QueuedJob]:
+    """Return the jobs that wait for nodes, in order; an elastic job of this spool may claim its requested number alone."""
     jobs = {status.job.token: status.job for status in found}
 
     def may_claim(request: QueuedJob) -> bool:
         job = jobs.get(request.elastic)
         return job is None or (not job.cancelled() and max(request.nodes, job.desired().hosts) <= job.hosts)
 
-    return next((request for request in view.waiting if may_claim(request)), None)
+    return [request for request in view.waiting if may_claim(request)]
 
 
 def coming_free(found: Sequence[Status], view: QueueSnapshot, overdue: Collection[str]) -> int:
