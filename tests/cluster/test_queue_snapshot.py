@@ -41,6 +41,27 @@ def test_the_queue_tells_elastic_jobs_from_those_that_wait_for_nodes() -> None:
     assert [job.id for job in found.waiting] == ["8"]
 
 
+HETEROGENEOUS = """cat <<'END'
+2+0|PENDING|1|(Resources)
+3|PENDING|2|(Priority)
+2+1|PENDING|3|(None)
+4+0|PENDING|1|(Resources)
+4+1|PENDING|1|(QOSMaxNodePerUserLimit)
+5+0|COMPLETING|2|None
+5+1|RUNNING|1|None
+END"""
+
+
+def test_components_of_a_heterogeneous_job_are_one_job(tmp_path: Path) -> None:
+    """Slurm starts all of them at once, so the job waits for the sum of their nodes, and for every limit."""
+    stub(tmp_path, "squeue", f'case "$*" in *--me*) ;; *) {HETEROGENEOUS}\n;; esac')
+    found = make_scheduler("slurm", {}).snapshot()
+    assert [(job.id, job.nodes) for job in found.waiting] == [("2", 4), ("3", 2)]
+    assert [(job.id, job.limited) for job in found.jobs if job.pending and not job.for_nodes] == [("4", True)]
+    assert [(job.id, job.nodes, job.completing) for job in found.jobs if not job.pending] == [("5", 2, True), ("5", 1, False)]
+    assert [job.submission for job in found.others(())] == ["2", "3", "4", "5"]
+
+
 def stub(folder: Path, name: str, body: str) -> None:
     (folder / name).write_text(f"#!/bin/sh\n{body}\n")
     (folder / name).chmod(0o755)

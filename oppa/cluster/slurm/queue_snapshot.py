@@ -3,8 +3,9 @@
 Jobs of other partitions compete for the same nodes if these partitions share some, so they count, too.
 """
 
+import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from oppa.cluster.scheduler import QueuedJob, QueueSnapshot
@@ -42,7 +43,7 @@ def take_snapshot(partition: str = "", *, without: str = "") -> QueueSnapshot:
     # Comments are free text, so only those of our own jobs are read, never those of other users.
     comments = (line.partition("|") for line in ask("squeue", "--me", "--noheader", "--format=%i|%k", *words).splitlines())
     tokens = {number.strip(): comment.removeprefix(OWN) for number, _, comment in comments if comment.startswith(OWN)}
-    return QueueSnapshot(idle=len(idle), jobs=[_job(line, tokens) for line in listed.splitlines() if line.strip()])
+    return QueueSnapshot(idle=len(idle), jobs=_merged(_job(line, tokens) for line in listed.splitlines() if line.strip()))
 
 
 class _PartitionNode(NamedTuple):
@@ -70,6 +71,18 @@ def _job(line: str, tokens: Mapping[str, str]) -> QueuedJob:
         return slurm_job(number, state, int(nodes), reason.strip("()"), elastic=tokens.get(number, ""))
     except ValueError:
         raise EnvironmentLackingError(f"`squeue` prints `{line}`, which oppa cannot read", hint="use Slurm 20.11 or later") from None
+
+
+def _merged(listed: Iterable[QueuedJob]) -> list[QueuedJob]:
+    """Return the jobs with the components of a heterogeneous job, such as `7+0` and `7+1`, as one: they start together or not at all."""
+    found: dict[tuple[str, bool, bool], list[QueuedJob]] = {}
+    for job in listed:
+        found.setdefault((job.id.partition("+")[0], job.pending, job.completing), []).append(job)
+    jobs = []
+    for (number, *_), components in found.items():
+        held_up = next((each for each in components if not each.for_nodes), components[0])
+        jobs.append(dataclasses.replace(held_up, id=number, nodes=sum(each.nodes for each in components)))
+    return jobs
 
 
 def slurm_job(number: str, state: str, nodes: int, reason: str = "", *, elastic: str = "") -> QueuedJob:
