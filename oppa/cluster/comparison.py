@@ -47,10 +47,12 @@ class PolicyRow:
     """Mean seconds from arrival to end, over the elastic jobs."""
     queue_s: float
     """Mean seconds in the queue, over all other jobs."""
+    until_s: float
+    """Seconds over which GPU time is counted: until the last arrival, or until the last end if all jobs arrive at once."""
     utilisation: float
-    """Share of GPU time that was held until the last arrival."""
+    """Share of GPU time that was held until then."""
     spare_gpu_s: float
-    """GPU seconds that elastic jobs held in addition to their request."""
+    """GPU seconds until then that elastic jobs held in addition to their request."""
     changes: int
     """Number of changes of size."""
     jobs: int
@@ -67,7 +69,7 @@ def compared(
     found = []
     for policy in policies:
         result = cluster.run(jobs, policy, lambda done, policy=policy: progress(policy, done))  # type: ignore[misc]
-        found.append((_row(policy, result, names, jobs[-1].arrival_s), result))
+        found.append((_row(policy, result, names, jobs[-1].arrival_s or result.done[-1].ended_s), result))
     return found
 
 
@@ -76,6 +78,7 @@ def _row(policy: str, result: Result, names: set[str], until_s: float) -> Policy
         policy=policy,
         completion_s=result.completion_s(names),
         queue_s=result.queue_s(names),
+        until_s=until_s,
         utilisation=result.usage.share(until_s),
         spare_gpu_s=result.usage.spare_gpu_s(until_s),
         changes=len(result.scalings),

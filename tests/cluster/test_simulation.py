@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oppa.cluster.comparison import SharedCluster, compared
 from oppa.cluster.job import ScaleTable, TraceJob
 from oppa.cluster.nodes import Nodes
 from oppa.cluster.policies import NAMES, policy_of
@@ -156,6 +157,13 @@ def test_a_job_that_loses_a_node_goes_on_from_its_checkpoint_as_the_first() -> N
     until_s = found.done[-1].ended_s
     held_gpu_s = sum(each.gpu_s for each in found.done)
     assert found.usage.share(until_s) * 16 * until_s == pytest.approx(held_gpu_s), "nobody holds a node that is down"
+
+
+def test_jobs_that_arrive_at_once_use_the_cluster_until_the_last_one_ends() -> None:
+    """Sixteen GPUs for 100 s and eight for another 100 s, of sixteen; others count until the last arrival."""
+    for last_s, until_s, share in ((0, 200, 0.75), (50, 50, 1.0)):
+        ((row, _),) = compared([job("whole", 0, 100, 16), job("half", last_s, 100, 8)], SharedCluster(gpus=16), ["none"])
+        assert (row.until_s, row.utilisation) == (until_s, share)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def print_policies(rows: "Sequence[PolicyRow]", jobs: "Sequence[TraceJob]", shar
                 f"{_ratio(row.queue_s, none.queue_s):.3f}",
                 f"{row.changes:,}",
                 f"{row.utilisation:.1%}",
-                f"{row.spare_gpu_s / (shared.gpus * max(jobs[-1].arrival_s, 1)):.1%}",
+                f"{row.spare_gpu_s / (shared.gpus * max(row.until_s, 1)):.1%}",
             )
             for row in rows
         ],
