@@ -293,7 +293,7 @@ def _devices(column: pd.Series) -> pd.Series:
     """Return the device ids of the catalogue for a column of ids and aliases."""
 
     def read(cells: pd.Series) -> pd.Series:
-        return cells.astype("str").map(identify)
+        return cells.astype("str").fillna("").map(identify)
 
     return _checked(column, read, _device_hint)
 
@@ -324,12 +324,14 @@ def _checked(column: pd.Series, read: Callable[[pd.Series], pd.Series], hint: Ca
     `read` gets each distinct value once, because a million rows have few of them.
 
     Raises:
-        InputError: a value is invalid; the message names the first, with its line (the index counts lines below the header from 0).
+        InputError: a value is invalid; the message names the first, with its line if the index counts lines below the header from 0,
+            else with its label.
     """
     codes, distinct = pd.factorize(column, use_na_sentinel=False)
     values = read(pd.Series(distinct, dtype=object))  # whatever holds the column: Arrow has no remainder
     if values.isna().any():
         label, cell = next(column[values.isna().to_numpy()[codes]].items())
-        cell_text = f"`{column.name} = {cell}`" if str(cell) and pd.notna(cell) else f"`{column.name}` is empty"
-        raise InputError(f"line {int(str(label)) + 2}: {cell_text}", hint=hint(str(cell)))
+        word = str(cell) if pd.notna(cell) else ""
+        place = f"line {label + 2}" if isinstance(label, int | np.integer) else f"row `{label}`"
+        raise InputError(f"{place}: `{column.name} = {word}`" if word else f"{place}: `{column.name}` is empty", hint=hint(word))
     return values.take(codes).set_axis(column.index)

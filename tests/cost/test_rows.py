@@ -150,6 +150,23 @@ def test_a_wrong_value_is_named_with_its_line(column, value, message) -> None:
     assert raised.value.message == message and raised.value.hint
 
 
+@pytest.mark.parametrize(
+    ("index", "place"),
+    [(["run-a"], "row `run-a`"), ([0.5], "row `0.5`"), (pd.MultiIndex.from_tuples([("a", 1)]), "row `('a', 1)`"), ([7], "line 9")],
+)
+def test_a_wrong_value_is_named_by_any_label_of_its_row(index, place) -> None:
+    with pytest.raises(InputError) as raised:
+        predict_rows(rows_of({}).set_axis(index).assign(tp="x"))
+    assert raised.value.message == f"{place}: `tp = x`"
+
+
+@pytest.mark.parametrize("absent", [None, np.nan])
+def test_a_missing_device_is_named(absent) -> None:
+    rows = rows_of({}, {}).assign(device=pd.Series(["H100", absent], dtype="object"))
+    with pytest.raises(InputError, match="line 3: `device` is empty"):
+        predict_rows(rows)
+
+
 @pytest.mark.parametrize("name", ROW)
 def test_a_missing_column_is_named(name) -> None:
     with pytest.raises(InputError, match=f"have no column `{name}`"):
