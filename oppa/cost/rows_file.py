@@ -6,6 +6,7 @@ Cells are read as text, so that columns which are only passed through stay uncha
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from oppa.atomic_write import write_atomically
@@ -18,7 +19,9 @@ STANDARD_INPUT = Path("-")
 
 
 def read_rows(path: Path) -> pd.DataFrame:
-    """Return the cells as text, without blank lines; the index counts the file's lines below the header from 0.
+    """Return the cells as text, without blank lines; the index counts the file's lines below its first from 0.
+
+    A row whose cells have line breaks is at its first line.
 
     Args:
         path: The file, or STANDARD_INPUT.
@@ -40,7 +43,9 @@ def read_rows(path: Path) -> pd.DataFrame:
         ) from None
     if cells.shape[1] == 1:
         raise InputError(f"`{path}` is not CSV: its first line has no comma", hint="separate the columns by commas")
-    rows = cells.iloc[1:].set_axis(cells.iloc[0].str.strip().to_list(), axis=1).set_axis(range(len(cells) - 1))
+    names = cells.iloc[0].str.strip()
+    lines = np.cumsum(1 + sum(cells[column].fillna("").str.count("\n").to_numpy() for column in cells)) - 1
+    rows = cells.iloc[1:].set_axis(names.to_list(), axis=1).set_axis(lines[:-1])
     maybe_blank = rows[rows.iloc[:, 0] == ""]
     return rows.drop(maybe_blank.index[(maybe_blank == "").all(axis=1)])
 

@@ -116,6 +116,13 @@ def test_spaces_around_the_names_of_columns_have_no_meaning(write) -> None:
     assert list(pd.read_csv(write(TEXT).with_name("out.csv")))[:3] == HEADER.split(",")[:3]
 
 
+def test_a_line_break_inside_a_cell_is_a_line_of_the_file(write) -> None:
+    text = f'{HEADER},"no\nte"\n{ROW},"a\nb"\n\n{ROW.replace("H100", "H10O")},\n'
+    assert text.splitlines()[5].startswith("007") and "H10O" in text.splitlines()[5]
+    with pytest.raises(InputError, match="line 6: `device = H10O`"):
+        predict(rows=write(text), out=None)
+
+
 def test_tokens_per_second_are_those_of_a_step(write) -> None:
     predict(rows=write(TEXT), out=write("", "out.csv"))
     (answer,) = pd.read_csv(write(TEXT).with_name("out.csv")).to_dict("records")
