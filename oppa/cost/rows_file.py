@@ -21,7 +21,7 @@ STANDARD_INPUT = Path("-")
 def read_rows(path: Path) -> pd.DataFrame:
     """Return the cells as text, without blank lines; the index counts the file's lines below its first from 0.
 
-    A row whose cells have line breaks is at its first line.
+    A row whose cells have line breaks is at its first line. Columns are dropped if they have neither a name nor a cell.
 
     Args:
         path: The file, or STANDARD_INPUT.
@@ -45,7 +45,10 @@ def read_rows(path: Path) -> pd.DataFrame:
         raise InputError(f"`{path}` is not CSV: its first line has no comma", hint="separate the columns by commas")
     names = cells.iloc[0].str.strip()
     lines = np.cumsum(1 + sum(cells[column].fillna("").str.count("\n").to_numpy() for column in cells)) - 1
-    rows = cells.iloc[1:].set_axis(names.to_list(), axis=1).set_axis(lines[:-1])
+    rows = cells.iloc[1:].set_axis(lines[:-1])
+    empty = [column for column in names.index[names == ""] if (rows[column].fillna("").str.strip() == "").all()]
+    rows = rows.drop(columns=empty[: len(names) - 1])
+    rows = rows.set_axis(names[rows.columns].to_list(), axis=1)
     maybe_blank = rows[rows.iloc[:, 0] == ""]
     return rows.drop(maybe_blank.index[(maybe_blank == "").all(axis=1)])
 

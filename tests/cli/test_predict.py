@@ -116,6 +116,11 @@ def test_spaces_around_the_names_of_columns_have_no_meaning(write) -> None:
     assert list(pd.read_csv(write(TEXT).with_name("out.csv")))[:3] == HEADER.split(",")[:3]
 
 
+def test_columns_without_name_and_cells_are_dropped(write) -> None:
+    predict(rows=write(f"{HEADER},,,\n{ROW},,,x\n"), out=write("", "out.csv"))
+    assert list(pd.read_csv(write(TEXT).with_name("out.csv")))[:-9] == [*HEADER.split(","), f"Unnamed: {HEADER.count(',') + 1}"]
+
+
 def test_a_line_break_inside_a_cell_is_a_line_of_the_file(write) -> None:
     text = f'{HEADER},"no\nte"\n{ROW},"a\nb"\n\n{ROW.replace("H100", "H10O")},\n'
     assert text.splitlines()[5].startswith("007") and "H10O" in text.splitlines()[5]
