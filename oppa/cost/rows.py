@@ -37,7 +37,8 @@ COUNTS = {"cp": 1, "ep": 1, "etp": 0, "shard": 0, "hpz": 1, "experts": 1, "exper
 """Optional whole numbers, with their defaults: 0 is all of them, or the tensor-parallel size for `etp`."""
 WIDTHS = ("head_dim", *OF_EXPERTS, *OF_LATENTS)
 """Optional dimensions of a model; 0, or an empty cell, is the usual one."""
-PRECISIONS = ("", "fp32", "tf32", "fp16", "bf16", *EIGHT_BIT)
+BF16 = "bf16"
+PRECISIONS = ("", "fp32", "tf32", "fp16", BF16, *EIGHT_BIT)
 """Accepted precisions; empty means the device's default."""
 OFFLOADS = ("none", "activations", "optimizer", "parameters")
 ATTENTIONS = ("flash", "plain")
@@ -138,10 +139,13 @@ def _lacking_hint(name: str, stated: Iterable[str]) -> str:
 
 
 def _warn_of_missing_products(rows: pd.DataFrame) -> None:
-    """Warn of devices without 8-bit matrix products whose rows compute in 8 bits."""
+    """Warn of devices whose rows compute in 8 bits or in bf16 without such matrix products."""
     for device in rows["device"][rows["precision"].isin(EIGHT_BIT)].unique():
         if EIGHT_BIT[0] not in load_hardware(device).matmul_flops_per_s:
             _log.warning("`%s` has no 8-bit matrix products: its rows in 8 bits are predicted at the rate of 16", device)
+    for device in rows["device"][rows["precision"] == BF16].unique():
+        if BF16 not in load_hardware(device).matmul_flops_per_s:
+            _log.warning("`%s` has no bf16 matrix products: its rows in bf16 are predicted at the rate of fp32", device)
 
 
 def _warn_of_misspelt(names: Iterable[str]) -> None:
@@ -239,7 +243,9 @@ def _balanced(rows: pd.DataFrame) -> NDArray[np.bool_]:
 
 def _machine(device: str, precision: str, gpus_per_node: int, framework: str) -> dict[str, float]:
     hardware = load_hardware(device)
-    facts = machine_facts(hardware, precision or hardware.default_precision)
+    precision = precision or hardware.default_precision
+    emulated = precision == BF16 and BF16 not in hardware.matmul_flops_per_s  # a job's bf16 may stand for fp16, a row's does not
+    facts = machine_facts(hardware, "fp32" if emulated else precision)
     linked = hardware.link_devices if hardware.link_devices > hardware.devices_per_host else gpus_per_node
     usable = hardware.memory_bytes * (load_framework(framework).usable_share if hardware.asynchronous else 1)
     return {**facts, "devices_per_host": linked, "usable_bytes": usable}

@@ -244,6 +244,14 @@ def test_a_device_without_8_bit_products_is_warned_of_once(device, lacks, caplog
     assert [record.getMessage() for record in caplog.records] == ([said] if lacks else [])
 
 
+@pytest.mark.parametrize("device", ["V100-32GB", "T4"])
+def test_bf16_has_the_rate_of_fp32_on_a_device_without_its_products(device, caplog) -> None:
+    fp16, bf16 = predict_rows(rows_of(*({"device": device, "precision": precision} for precision in ("fp16", "bf16"))))[COLUMNS[0]]
+    assert bf16 > 3 * fp16
+    said = f"`{device}` has no bf16 matrix products: its rows in bf16 are predicted at the rate of fp32"
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
 @pytest.mark.parametrize(("column", "meant"), [("precsion", "precision"), ("experts_count", ""), ("overlap_p2p", ""), ("notes", "")])
 def test_a_column_that_nearly_has_the_name_of_another_is_warned_of(column, meant, caplog) -> None:
     check_rows(rows_of({column: "0"}))
