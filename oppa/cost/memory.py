@@ -19,6 +19,7 @@ from oppa.cost.stages import (
     activation_elements,
     first_ends,
     held_per_layer,
+    holds_both_ends,
     layers_per_stage,
     norm_copies,
     replicated_elements,
@@ -110,18 +111,16 @@ def memory(work: Workload, c: Coefficients) -> Tensor:
 def first_stage(work: Workload) -> StageMemory:
     """Return the parts of the first stage, which has the embedding and most micro-batches in flight.
 
-    A single stage holds the whole model.
+    A single stage holds the whole model, and the first of a V is also the last.
     """
-    logits = torch.where(work.layout.pp == 1, _logits(work), 0.0)
+    logits = torch.where(holds_both_ends(work), _logits(work), 0.0)
     return _stage(work, ends=first_ends(work), in_flight=work.layout.in_flight, logits=logits)
 
 
 def last_stage(work: Workload) -> StageMemory:
     """Return the parts of the last stage, which has the output projection and its logits."""
-    layout = work.layout
-    embedding = torch.where(layout.pp == 1, work.shape.embedding_parameters, 0.0)
-    head = torch.where((layout.pp == 1) & (work.shape.tied > 0), 0.0, work.shape.head_parameters)
-    return _stage(work, ends=embedding + head, in_flight=layout.last_in_flight, logits=_logits(work))
+    ends = torch.where(holds_both_ends(work), first_ends(work), work.shape.head_parameters)
+    return _stage(work, ends=ends, in_flight=work.layout.last_in_flight, logits=_logits(work))
 
 
 def _peak(stage: StageMemory, c: Coefficients) -> Tensor:

@@ -22,11 +22,15 @@ def layers_per_stage(work: Workload) -> Tensor:
 def first_ends(work: Workload) -> Tensor:
     """Return the number of weights that the first stage holds outside its layers, shape (n,).
 
-    They are the embedding and, if there is only one stage, the output projection unless it is tied.
+    They are the embedding and, on ranks that hold both ends, the output projection unless it is tied.
     """
     shape = work.shape
-    alone = (work.layout.pp == 1) & (shape.tied == 0)
-    return shape.embedding_parameters + torch.where(alone, shape.head_parameters, 0.0)
+    return shape.embedding_parameters + torch.where(holds_both_ends(work) & (shape.tied == 0), shape.head_parameters, 0.0)
+
+
+def holds_both_ends(work: Workload) -> Tensor:
+    """Return where the embedding and the output projection are on the same ranks, shape (n,): without a pipeline, and in a V."""
+    return (work.layout.pp == 1) | (work.layout.ends_together > 0)
 
 
 def held_per_layer(work: Workload) -> Tensor:

@@ -13,6 +13,7 @@ from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.facts import layout_of, workload_of
 from oppa.cost.hardware import load_hardware
 from oppa.cost.memory import StageMemory, first_stage, last_stage, memory
+from oppa.cost.stages import first_ends
 from oppa.problem.model import Model
 from tests.cost.conftest import ROW, work_of
 
@@ -100,6 +101,16 @@ def test_zero_among_one_replica_shards_nothing() -> None:
 def test_with_one_stage_the_first_is_the_last() -> None:
     work = work_of({"pp": 1}, {"pp": 1, "tied": True})
     assert torch.equal(first_stage(work).stacked(), last_stage(work).stacked())
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_v_holds_both_ends_on_one_rank_and_a_tied_embedding_once(tied) -> None:
+    straight = work_of({"pp": 4, "tp": 1, "zero": 0, "tied": tied})
+    v = dataclasses.replace(straight, layout=dataclasses.replace(straight.layout, ends_together=torch.ones(1)))
+    ends = first_ends(v).item() - first_ends(straight).item()
+    assert ends == (0 if tied else ROW["vocab"] * ROW["hidden"])
+    assert state_of(first_stage(v)).item() - state_of(first_stage(straight)).item() == pytest.approx(16 * ends)
+    assert torch.equal(state_of(last_stage(v)), state_of(first_stage(v)))
 
 
 @pytest.mark.parametrize(
