@@ -96,7 +96,7 @@ class ModelTable(DeclaredTable):
     shared_expert_ffn: JobCount | None = None
     """Inner width of all shared experts together, through which every token passes."""
     dense_layers: JobNatural | None = None
-    """First layers with one network of width `ffn` in place of experts."""
+    """Layers with one network of width `ffn` in place of experts. They count as the first ones."""
     q_lora_rank: JobCount | None = None
     """The same for queries."""
     kv_lora_rank: JobCount | None = None

@@ -68,7 +68,7 @@ class Model:
     shared_expert_ffn: int = 0
     """Width of the experts together that every token passes through; 0: none."""
     dense_layers: int = 0
-    """Number of the first layers that have one feed-forward network of width `ffn` in place of experts."""
+    """Number of layers that have one feed-forward network of width `ffn` in place of experts; they count as the first ones."""
     kv_lora_rank: int = 0
     """Width of the latent from which all keys and values of a token are computed; 0: they are computed from the token."""
     q_lora_rank: int = 0
@@ -168,7 +168,7 @@ class Model:
     def layer_parameter_count(self) -> int:
         """Return the number of weights of one layer: attention, feed-forward network or all experts with their router, two norms.
 
-        The first `dense_layers` of a mixture of experts have `dense_layer_parameter_count` instead.
+        The `dense_layers` of a mixture of experts have `dense_layer_parameter_count` instead.
         """
         feed_forward = self.experts * self.expert_parameter_count + self.router_parameter_count + self._shared_parameter_count
         return self.attention_parameter_count + feed_forward + 2 * self.norm_parameter_count

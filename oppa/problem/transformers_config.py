@@ -1,9 +1,10 @@
 """Read a model's dimensions from the `config.json` of Hugging Face Transformers, without the package.
 
-Architectures name the same dimension differently, and a file may leave out what is usual for its architecture. The first name of
-`_NAMES` that a file has applies, else the default in `_ARCHITECTURES`. Others are assumed to be decoders with SwiGLU and RMSNorm.
+The first name of `_NAMES` that a file has applies, else the default in `TYPES`. Other types are assumed to be decoders with SwiGLU and
+RMSNorm, with a warning.
 """
 
+import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,42 +15,33 @@ from oppa.problem.bounded_text import parse_json, read_text
 from oppa.problem.bounds import LARGEST, MOST_LAYERS
 from oppa.problem.declaration import spell
 from oppa.problem.model import OF_EXPERTS, OF_LATENTS
+from oppa.problem.transformers_types import TYPES, dense_layers, unified
 
 _NAMES = {
     "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
+    "hidden": ("hidden_size", "n_embd", "n_embed", "d_model", "dim"),
     "heads": ("num_attention_heads", "n_head", "n_heads"),
-    "kv_heads": ("num_key_value_heads", "multi_query_group_num", "num_kv_heads"),
+    "kv_heads": ("num_key_value_heads", "multi_query_group_num", "num_kv_heads", "kv_n_heads"),
     "ffn": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim"),
     "vocab": ("vocab_size",),
     "head_width": ("head_dim",),
-    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
-    "experts_per_token": ("num_experts_per_tok", "num_experts_per_token"),
+    "experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
+    "experts_per_token": ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_top_k"),
     "expert_ffn": ("moe_intermediate_size",),
     "shared_expert_ffn": ("shared_expert_intermediate_size",),
-    "dense_layers": ("first_k_dense_replace",),
     **{name: (name,) for name in OF_LATENTS},
 }
 _EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps")
-_ACTIVATION_KEYS = ("activation_function", "hidden_act", "hidden_activation")
+_ACTIVATION_KEYS = ("activation_function", "hidden_act", "hidden_activation", "activation")
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+_SHARED = ("n_shared_experts", "moe_num_shared_experts")
+_BIASES = ("attention_bias", "use_qkv_bias", "use_bias")
 _POSITIONS = ("max_position_embeddings", "n_positions")
-_OLD: dict[str, Any] = {"gated": False, "biases": True, "norm": "layer", "tied": True}
-_ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "bert": {**_OLD, "causal": False, "learned_positions": 0, "token_types": 2},
-    "gemma": {"tied": True},
-    "gemma2": {"tied": True},
-    "gemma3_text": {"tied": True},
-    "gpt2": {**_OLD, "learned_positions": 0},
-    "gpt_neox": {**_OLD, "tied": False},
-    "opt": {**_OLD, "learned_positions": 2},
-    "qwen2": {"qkv_bias": True},
-    "qwen2_moe": {"qkv_bias": True},
-    "qwen3": {"head_width": 128},
-    "qwen3_moe": {"head_width": 128},
-    "starcoder2": {**_OLD},
-}
-"""Facts of architectures that are not in their files. `learned_positions` are added to the longest sequence."""
+_ASSUMED = (
+    "its dimensions are assumed to be those of a decoder with SwiGLU in equal layers; "
+    "if that is wrong, state them in `[model]` in place of `config`"
+)
+_log = logging.getLogger(__name__)
 _HINT = "name the config.json that `save_pretrained` wrote, relative to the job file"
 
 
@@ -84,17 +76,22 @@ def read_config(path: Path) -> dict[str, Any]:
     return _dimensions(text if isinstance(text, dict) else values, values["model_type"], path)
 
 
-def _dimensions(values: Mapping[str, Any], architecture: str, path: Path) -> dict[str, Any]:
-    usual = _ARCHITECTURES.get(str(values.get("model_type", architecture)), {})
-    found = {"name": architecture, **usual}
+def _dimensions(stated: Mapping[str, Any], outer: str, path: Path) -> dict[str, Any]:
+    kind = str(stated.get("model_type", outer))
+    if kind not in TYPES:
+        _log.warning("`%s` is of the unknown type `%s`: %s", path, kind, _ASSUMED)
+    values, usual = unified(stated, kind), TYPES.get(kind, {})
+    found = {"name": outer, **usual}
     for name, keys in _NAMES.items():
         key = next((key for key in keys if values.get(key) is not None), "")
         if key:
             found[name] = _whole_number(values[key], key, path)
     if isinstance(values.get("tie_word_embeddings"), bool):
         found["tied"] = values["tie_word_embeddings"]
-    if "biases" not in usual and (values.get("attention_bias") is True or values.get("use_bias") is True):
+    if "biases" not in usual and any(values.get(key) is True for key in _BIASES):
         found["biases" if values.get("mlp_bias") is True or values.get("use_bias") is True else "qkv_bias"] = True
+    if "token_types" in usual and values.get("type_vocab_size") is not None:
+        found["token_types"] = _whole_number(values["type_vocab_size"], "type_vocab_size", path)
     found |= _computed(values, found, path)
     if "learned_positions" in usual:
         longest = next((values[key] for key in _POSITIONS if values.get(key) is not None), 1024)
@@ -126,11 +123,13 @@ def _consistent(found: dict[str, Any], values: Mapping[str, Any]) -> dict[str, A
         found["head_width"] = width + found.get("qk_rope_head_dim", 0)  # `head_dim` is the rotated part in some files
     if heads and found.get("head_width", 0) * heads == hidden:
         found.pop("head_width", None)
-    if found.get("experts", 1) == 1:
+    if found.get("experts", 1) <= 1:
         for name in ("experts", "experts_per_token", *OF_EXPERTS):
             found.pop(name, None)
-    elif isinstance(shared := values.get("n_shared_experts"), int) and shared > 0 and "shared_expert_ffn" not in found:
-        found["shared_expert_ffn"] = shared * found.get("expert_ffn", found.get("ffn", 0))
+    else:
+        shared = next((number for key in _SHARED if isinstance(number := values.get(key), int) and number > 0), 0)
+        found.setdefault("shared_expert_ffn", shared * found.get("expert_ffn", found.get("ffn", 0)))
+        found["dense_layers"] = dense_layers(values, found.get("layers", 0))
     return {name: value for name, value in found.items() if value != 0 or isinstance(value, bool)}
 
 
