@@ -15,7 +15,7 @@ from oppa.problem.bounded_text import parse_json, read_text
 from oppa.problem.bounds import LARGEST, MOST_LAYERS
 from oppa.problem.declaration import spell
 from oppa.problem.model import OF_EXPERTS, OF_LATENTS
-from oppa.problem.transformers_types import TYPES, dense_layers, unified
+from oppa.problem.transformers_types import TWO_STACKS, TYPES, dense_layers, unified
 
 _NAMES = {
     "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
@@ -67,7 +67,8 @@ def read_config(path: Path) -> dict[str, Any]:
     """Return the dimensions that a `config.json` states, by their names in `[model]`, without `seq_len`.
 
     Raises:
-        JobError: the file cannot be read, is no configuration of a model, or a dimension is no positive whole number.
+        JobError: the file cannot be read, is no configuration of a model, or of an encoder with a decoder, or a dimension is no positive
+            whole number.
     """
     values = parse_json(read_text(path, error=JobError, hint=_HINT), source=f"`{path}`", hint=_HINT)
     if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
@@ -78,6 +79,9 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def _dimensions(stated: Mapping[str, Any], outer: str, path: Path) -> dict[str, Any]:
     kind = str(stated.get("model_type", outer))
+    if kind in TWO_STACKS or stated.get("is_encoder_decoder") is True:
+        message = f"`{path}` is of `{kind}`, an encoder with a decoder, which `[model]` cannot describe"
+        raise JobError(message, hint="remove `[model]`, and trials alone decide; or state the dimensions of a decoder that is as large")
     if kind not in TYPES:
         _log.warning("`%s` is of the unknown type `%s`: %s", path, kind, _ASSUMED)
     values, usual = unified(stated, kind), TYPES.get(kind, {})

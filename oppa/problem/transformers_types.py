@@ -27,7 +27,7 @@ TYPES: dict[str, dict[str, Any]] = {
     "falcon": _PLAIN,
     "gemma": _GEMMA,
     "gemma2": _GEMMA,
-    "gemma3_text": _GEMMA,
+    "gemma3_text": {**_GEMMA, "heads": 8, "kv_heads": 4, "vocab": 262208},
     "glm": {"head_width": 128},
     "glm4": {"head_width": 128},
     "gpt2": {**_OLD, "learned_positions": 0},
@@ -54,6 +54,14 @@ TYPES: dict[str, dict[str, Any]] = {
 
 Transformers' own modules have as many parameters, within 1%.
 """
+TWO_STACKS = frozenset(
+    (
+        *("bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "encoder-decoder", "fsmt", "led", "longt5", "m2m_100", "marian"),
+        *("mbart", "mt5", "mvp", "nllb-moe", "pegasus", "pegasus_x", "plbart", "prophetnet", "switch_transformers", "t5", "t5gemma"),
+        *("umt5", "whisper"),
+    )
+)
+"""Types of an encoder with a decoder."""
 _STEPS = ("interleave_moe_layer_step", "decoder_sparse_step", "moe_layer_interval")
 
 

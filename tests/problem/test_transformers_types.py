@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from oppa.errors import JobError
 from oppa.problem.model import Model
 from oppa.problem.transformers_config import read_config
 from oppa.problem.transformers_types import TYPES
@@ -98,6 +99,20 @@ def test_a_type_that_is_not_listed_is_assumed_with_a_warning(name, assumed, tmp_
         read({"model_type": name, **MIXTURE}, tmp_path)
     said = f"of the unknown type `{name}`: its dimensions are assumed to be those of a decoder with SwiGLU"
     assert [said in record.getMessage() for record in caplog.records] == [True] * assumed
+
+
+@pytest.mark.parametrize("stated", [{"model_type": "t5"}, {"model_type": "whisper"}, {"model_type": "mine", "is_encoder_decoder": True}])
+def test_an_encoder_with_a_decoder_is_refused_by_name(stated, tmp_path) -> None:
+    with pytest.raises(JobError, match=f"is of `{stated['model_type']}`, an encoder with a decoder") as raised:
+        read({**MIXTURE, **stated}, tmp_path)
+    assert "remove `[model]`" in raised.value.hint
+
+
+def test_gemma_3_is_read_from_a_file_that_leaves_out_what_is_usual(tmp_path) -> None:
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
+    model = read({"model_type": "gemma3", "text_config": text}, tmp_path)
+    assert (model.heads, model.kv_heads, model.head_width, model.vocab, model.tied) == (8, 4, 256, 262208, True)
+    assert model.parameter_count / 1e9 == pytest.approx(3.88, rel=0.01)
 
 
 @pytest.mark.slow
