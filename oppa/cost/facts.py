@@ -9,10 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oppa.cost.beliefs import framework_of, keeps_traced_activations
+from oppa.cost.beliefs import framework_of
 from oppa.cost.framework import FrameworkPrior
 from oppa.cost.hardware import Hardware, hardware_of
 from oppa.cost.memory_limits import memory_limits
+from oppa.cost.model_facts import FULL, model_facts
 from oppa.cost.workload import (
     CP_MODES,
     DISPATCHERS,
@@ -27,7 +28,6 @@ from oppa.cost.workload import (
 )
 from oppa.pipeline.registry import folded
 from oppa.problem.candidates import Candidates
-from oppa.problem.model import Model
 from oppa.problem.problem import Problem
 from oppa.units import MIB
 
@@ -60,11 +60,6 @@ FROZEN_BYTES = {"16-bit": 2.0, "8-bit": 1.0, "4-bit": 0.5 + 1 / 64 + 4 / (64 * 2
 bitsandbytes keeps a scale for each block of 64 4-bit weights, in 8 bits with an fp32 scale for 256 of them (`bnb_4bit_use_double_quant`).
 It keeps one fp32 scale for each row of 8-bit weights, which counts as nothing. Embedding and output projection keep 16 bits.
 """
-LOG_SOFTMAX_BYTES = 4
-"""Bytes that a loss keeps of each logit: its log-softmax, in fp32 in every precision."""
-COPY_BYTES = 2
-"""Bytes of a logit in the format of which `logit_copies` counts copies, fp32 ones as two."""
-_FULL = ("fp32", "tf32")
 EIGHT_BIT = ("fp8", "mxfp8")
 _LAYOUT = ("dp", "tp", "pp", "model_chunks", "zero_stage", "micro_batch", "num_microbatches")
 _BUCKETS = ("dp_bucket_mb", "zero_bucket_mb")
@@ -82,7 +77,7 @@ def workload_of(problem: Problem, candidates: Candidates) -> Workload:
     frozen, trained = FROZEN_BYTES[training.weights] if training.trained != "all" else None, TRAINED[training.trained]
     formats = format_facts(framework, precision, moments=4.0 * len(training.moments), trained=trained, frozen_bytes=frozen)
     return Workload(
-        shape=ModelFacts(**_broadcast(shape_facts(problem.model) | _traced_facts(problem), n)),
+        shape=ModelFacts(**_broadcast(model_facts(problem), n)),
         layout=layout_of(columns, framework, balanced=candidates.space.balanced_stages),
         machine=_machines(_limited(problem), precision, columns.get("precision"), n),
         formats=FormatFacts(**_broadcast(formats, n)),
@@ -222,56 +217,6 @@ def _bucket_mb(columns: Mapping[str, Any], zero_stage: NDArray[np.float64]) -> N
     return np.where((zero_stage == 0) | ((zero_stage == 1) & (plain != AT_REST_MB)), plain, sharded)
 
 
-def shape_facts(model: Model) -> dict[str, float]:
-    """Return the values of `ModelFacts` for one model; where layers differ, those of an average layer."""
-    sparse = (model.layers - model.dense_layers) / model.layers if model.experts > 1 else 0.0
-    routed = sparse * model.experts_per_token * model.expert_parameter_count if model.experts > 1 else 0.0
-    attended = (model.seq_len + 1) / 2 if model.causal else model.seq_len
-    return {
-        "layers": model.layers,
-        "hidden": model.hidden,
-        "heads": model.heads,
-        "query_width": (model.query_width + model.output_width) / 2,
-        "kv_width": (model.kv_width + model.value_width) / 2,
-        "latent_width": model.latent_width,
-        "ffn": model.active_ffn,
-        "gated": model.gated,
-        "vocab": model.vocab,
-        "seq_len": model.seq_len,
-        "layer_parameters": model.layers_parameter_count / model.layers,
-        "expert_parameters": sparse * model.experts * model.expert_parameter_count if model.experts > 1 else 0,
-        "layer_matmul_parameters": model.matmul_parameters_per_token,
-        "expert_matmul_parameters": routed,
-        "experts": model.experts if model.experts > 1 else 0,
-        "routed": sparse * model.experts_per_token if model.experts > 1 else 0,
-        "attended": attended,
-        "embedding_parameters": model.embedding_parameter_count,
-        "head_parameters": model.vocab * model.hidden,
-        "tied": model.tied,
-        "logit_elements": model.vocab,
-        "activation_elements": 0,
-    }
-
-
-def _traced_facts(problem: Problem) -> dict[str, float]:
-    """Return the values that the trace of the job's own module replaces; those of `shape_facts` remain where it counted nothing."""
-    trace, model = problem.trace, problem.model
-    if trace is None:
-        return {}
-    element_bytes = 4 if problem.training.precision in _FULL else 2
-    own = keeps_traced_activations(problem)
-    facts = {
-        "layer_parameters": trace.layer_parameters,
-        "layer_matmul_parameters": trace.layer_flops / 2,
-        "attended": trace.attention_flops / (2 * (model.query_width + model.output_width)),
-        "embedding_parameters": trace.embedding_parameters,
-        "head_parameters": trace.head_parameters,
-        "logit_elements": trace.head_activation_bytes / LOG_SOFTMAX_BYTES * COPY_BYTES / element_bytes if own else 0,
-        "activation_elements": trace.activation_bytes / element_bytes if own else 0,
-    }
-    return {name: value for name, value in facts.items() if value > 0} | {"tied": trace.tied}
-
-
 def machine_of(hardware: Hardware, precision: str, n: int) -> DeviceFacts:
     """Return the columns of the same device for n rows; raises InputError for an unknown precision."""
     return DeviceFacts(**_broadcast(machine_facts(hardware, precision), n))
@@ -328,7 +273,7 @@ def format_facts(
         trained: Share of the weights that train; the others are frozen, as under LoRA.
         frozen_bytes: Bytes of a frozen weight; None: those of a weight in the format of the passes.
     """
-    full = precision in _FULL
+    full = precision in FULL
     copies, usual = OPTIMIZER_STATE_BYTES[optimizer]
     lean = not full and not copies  # the 16-bit weights in use are the only ones, and gradients have their format
     whole = frozen_bytes or (4.0 if full else 2.0 if lean or trained < 1 else framework.weight_bytes)

@@ -20,10 +20,10 @@ from oppa.cost.facts import (
     format_facts,
     layout_of,
     machine_facts,
-    shape_facts,
 )
 from oppa.cost.framework import DEFAULT, frameworks, load_framework
 from oppa.cost.hardware import load_hardware
+from oppa.cost.model_facts import shape_facts
 from oppa.cost.workload import CP_MODES, DISPATCHERS, MODULES, RECOMPUTE, ConfigurationFacts, DeviceFacts, FormatFacts, ModelFacts, Workload
 from oppa.errors import InputError, nearest
 from oppa.problem.devices import devices, identify, sharing

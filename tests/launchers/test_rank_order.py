@@ -10,10 +10,11 @@ import torch
 
 from oppa.cost.beliefs import prior_beliefs
 from oppa.cost.collectives import CollectiveGroup
-from oppa.cost.facts import format_facts, layout_of, machine_of, shape_facts
+from oppa.cost.facts import format_facts, layout_of, machine_of
 from oppa.cost.framework import load_framework
 from oppa.cost.hardware import load_hardware as believed_hardware
 from oppa.cost.layers import layer_time
+from oppa.cost.model_facts import shape_facts
 from oppa.cost.step_time import replica_time, step_time
 from oppa.cost.workload import FormatFacts, ModelFacts, Workload
 from oppa.launchers.emulation.netlab import Netlab, netlab_lacking
