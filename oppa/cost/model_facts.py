@@ -1,5 +1,6 @@
 """Convert a model's dimensions, and the trace of its module, into the values of `ModelFacts`."""
 
+import dataclasses
 from collections.abc import Mapping
 
 from oppa.cost.beliefs import keeps_traced_activations
@@ -23,7 +24,6 @@ def shape_facts(model: Model) -> dict[str, float]:
     """Return the values of `ModelFacts` for one model; where layers differ, those of an average layer."""
     sparse = (model.layers - model.dense_layers) / model.layers if model.experts > 1 else 0.0
     routed = sparse * model.experts_per_token * model.expert_parameter_count if model.experts > 1 else 0.0
-    attended = (model.seq_len + 1) / 2 if model.causal else model.seq_len
     return {
         "layers": model.layers,
         "hidden": model.hidden,
@@ -41,7 +41,7 @@ def shape_facts(model: Model) -> dict[str, float]:
         "expert_matmul_parameters": routed,
         "experts": model.experts if model.experts > 1 else 0,
         "routed": sparse * model.experts_per_token if model.experts > 1 else 0,
-        "attended": attended,
+        "attended": model.attended,
         "embedding_parameters": model.embedding_parameter_count,
         "head_parameters": model.vocab * model.hidden,
         "tied": model.tied,
@@ -58,10 +58,11 @@ def _traced_facts(problem: Problem) -> dict[str, float]:
     element_bytes = 4 if problem.training.precision in FULL else 2
     own = keeps_traced_activations(problem)
     computes_alike = own or model.experts == 1  # other frameworks compute a token's own experts, whatever the module does
+    windowed = model.attended / dataclasses.replace(model, sliding_window=0).attended  # a trace attends to all tokens
     facts = {
         "layer_parameters": trace.layer_parameters,
         "layer_matmul_parameters": trace.layer_flops / 2 if computes_alike else 0,
-        "attended": trace.attention_flops / (2 * (model.query_width + model.output_width)),
+        "attended": windowed * trace.attention_flops / (2 * (model.query_width + model.output_width)),
         "embedding_parameters": trace.embedding_parameters,
         "head_parameters": trace.head_parameters,
         "logit_elements": trace.head_activation_bytes / LOG_SOFTMAX_BYTES * COPY_BYTES / element_bytes if own else 0,

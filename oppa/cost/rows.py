@@ -27,7 +27,7 @@ from oppa.cost.model_facts import shape_facts
 from oppa.cost.workload import CP_MODES, DISPATCHERS, MODULES, RECOMPUTE, ConfigurationFacts, DeviceFacts, FormatFacts, ModelFacts, Workload
 from oppa.errors import InputError, nearest
 from oppa.problem.devices import devices, identify, sharing
-from oppa.problem.model import OF_EXPERTS, OF_LATENTS, Model
+from oppa.problem.model import OF_EXPERTS, OF_LATENTS, OF_WINDOWS, Model
 
 MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 PLACE = ("gpus", "gpus_per_node")
@@ -35,7 +35,7 @@ LAYOUT = ("gbs", "mbs", "dp", "tp", "pp", "model_chunks", "zero")
 REQUIRED = (*MODEL, "device", *PLACE, *LAYOUT, "recompute")
 COUNTS = {"cp": 1, "ep": 1, "etp": 0, "shard": 0, "hpz": 1, "experts": 1, "experts_per_token": 1, "recompute_layers": 0}
 """Optional whole numbers, with their defaults: 0 is all of them, or the tensor-parallel size for `etp`."""
-WIDTHS = ("head_dim", *OF_EXPERTS, *OF_LATENTS)
+WIDTHS = ("head_dim", *OF_EXPERTS, *OF_LATENTS, *OF_WINDOWS)
 """Optional dimensions of a model; 0, or an empty cell, is the usual one."""
 BF16 = "bf16"
 PRECISIONS = ("", "fp32", "tf32", "fp16", BF16, *EIGHT_BIT)
@@ -182,6 +182,7 @@ def broken_rules(rows: pd.DataFrame) -> dict[str, NDArray[np.bool_]]:
         "qk_rope_head_dim < head_dim": rows["qk_rope_head_dim"] >= width,
         "experts_per_token <= experts": rows["experts_per_token"] > rows["experts"],
         "dense_layers <= layers": rows["dense_layers"] > rows["layers"],
+        "full_attention_layers <= layers": rows["full_attention_layers"] > rows["layers"],
         "experts a multiple of ep": rows["experts"] % rows["ep"] != 0,
         "dp * cp * tp a multiple of ep * etp": dp * cp * tp % (rows["ep"].astype(np.float64) * etp) != 0,
         "dp a multiple of hpz": rows["dp"] % rows["hpz"] != 0,

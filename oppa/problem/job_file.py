@@ -85,6 +85,10 @@ class ModelTable(DeclaredTable):
     """Side of an image patch in pixels, for a ViT. `seq_len` is then a square number plus 1. 0: not a ViT."""
     causal: bool | None = None
     """A token attends to itself and earlier tokens. `false`: to all tokens, as in an encoder."""
+    sliding_window: JobCount | None = None
+    """Tokens that a token attends to at most, itself included, as in sliding-window attention."""
+    full_attention_layers: JobNatural | None = None
+    """Layers that attend to all tokens. It requires `sliding_window`."""
     experts: JobCount | None = None
     """Experts of a layer. 1: a dense model."""
     experts_per_token: JobCount | None = None
@@ -372,6 +376,9 @@ def _check_dimensions(model: Model) -> None:
         raise JobError(message, hint=f"use at most {model.experts}")
     if model.dense_layers > model.layers:
         raise JobError(f"`dense_layers = {model.dense_layers}` is more than `layers = {model.layers}`", hint=f"use at most {model.layers}")
+    if model.full_attention_layers > (model.layers if model.sliding_window else 0):
+        message = f"`full_attention_layers = {model.full_attention_layers}` is more than the layers of a model with a window"
+        raise JobError(message, hint=f"use at most {model.layers}" if model.sliding_window else "add `sliding_window`, or remove it")
     if model.experts == 1 and (alone := [name for name in OF_EXPERTS if getattr(model, name)]):
         raise JobError(f"`{alone[0]} = {getattr(model, alone[0])}` is of a mixture of experts, and `experts = 1`", hint="add `experts`")
     if not model.kv_lora_rank and (alone := [name for name in OF_LATENTS[:3] if getattr(model, name)]):

@@ -15,6 +15,8 @@ OF_EXPERTS = ("expert_ffn", "shared_expert_ffn", "dense_layers")
 """Dimensions that only a mixture of experts has."""
 OF_LATENTS = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "v_head_dim")
 """Dimensions of multi-head latent attention (DeepSeek-V2, section 2.1), by Transformers' names."""
+OF_WINDOWS = ("sliding_window", "full_attention_layers")
+"""Dimensions of sliding-window attention, which are for the cost model alone, too."""
 DESCRIBED_ONLY = ("head_width", *OF_EXPERTS, *OF_LATENTS)
 """Dimensions for the cost model alone: neither the built-in trainer nor the simulator builds them, and older records lack them."""
 COMPUTED = ("norm_eps", "rope_theta", "activation")
@@ -59,6 +61,10 @@ class Model:
     patch: int = 0
     """Side of an image patch (3 channels) in a ViT, whose `vocab` is the number of classes; 0: not a ViT."""
     causal: bool = True
+    sliding_window: int = 0
+    """Tokens that a token attends to at most, itself included; 0: all."""
+    full_attention_layers: int = 0
+    """Number of layers that attend to all tokens, in a model whose other layers have a window."""
     experts: int = 1
     experts_per_token: int = 1
     head_width: int = 0
@@ -94,7 +100,7 @@ class Model:
     def to_dict(self) -> dict[str, object]:
         """Return plain values, as they are written to JSON; the later fields are omitted at their defaults."""
         values, usual = dataclasses.asdict(self), {field.name: field.default for field in dataclasses.fields(self)}
-        later = (*DESCRIBED_ONLY, *COMPUTED, "config")
+        later = (*DESCRIBED_ONLY, *OF_WINDOWS, *COMPUTED, "config")
         return {name: value for name, value in values.items() if name not in later or value != usual[name]}
 
     @property
@@ -105,7 +111,7 @@ class Model:
     @property
     def not_built(self) -> str:
         """Return the key of the first dimension that is described only; empty if the built-in trainer can build the model."""
-        return key_of(next((name for name in DESCRIBED_ONLY if getattr(self, name)), ""))
+        return key_of(next((name for name in (*DESCRIBED_ONLY, *OF_WINDOWS) if getattr(self, name)), ""))
 
     @property
     def gelu_approximation(self) -> str:
@@ -141,6 +147,12 @@ class Model:
     def latent_width(self) -> int:
         """Return the width of all latents of a token, with the rotated key; 0 without latents."""
         return self.q_lora_rank + self.kv_lora_rank + self.qk_rope_head_dim if self.kv_lora_rank else 0
+
+    @property
+    def attended(self) -> float:
+        """Return the tokens that a token attends to, averaged over a sequence and over the layers."""
+        full = self.full_attention_layers / self.layers
+        return full * self._attended(self.seq_len) + (1 - full) * self._attended(self.sliding_window or self.seq_len)
 
     @property
     def norm_parameter_count(self) -> int:
@@ -264,8 +276,12 @@ class Model:
 
     @property
     def _attention_flops(self) -> int:
-        attended = self.seq_len * (self.seq_len + 1) // 2 if self.causal else self.seq_len**2
-        return 2 * (self.query_width + self.output_width) * attended
+        return 2 * (self.query_width + self.output_width) * round(self.seq_len * self.attended)
+
+    def _attended(self, window: int) -> float:
+        """Return the tokens that a token attends to in a layer with a window, averaged over a sequence."""
+        window = min(window, self.seq_len)
+        return window - window * (window - 1) / (2 * self.seq_len) if self.causal else window
 
     @property
     def _dense_layer_flops(self) -> int:

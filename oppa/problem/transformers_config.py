@@ -14,8 +14,8 @@ from oppa.errors import JobError
 from oppa.problem.bounded_text import parse_json, read_text
 from oppa.problem.bounds import LARGEST, MOST_LAYERS
 from oppa.problem.declaration import spell
-from oppa.problem.model import OF_EXPERTS, OF_LATENTS
-from oppa.problem.transformers_types import TWO_STACKS, TYPES, dense_layers, unified
+from oppa.problem.model import OF_EXPERTS, OF_LATENTS, OF_WINDOWS
+from oppa.problem.transformers_types import TWO_STACKS, TYPES, dense_layers, unified, windows
 
 _NAMES = {
     "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
@@ -60,6 +60,8 @@ def with_config(given: Mapping[str, Any], path: Path, *, preset: str | None = No
             raise JobError(message, hint=f"remove `{name}`, or change it in `{given['config']}`")
     if "seq_len" not in given:
         raise JobError("`[model]` has a `config`, but no `seq_len`", hint="add the tokens of a training sequence, such as `seq_len = 2048`")
+    if stated.get(OF_WINDOWS[0], 0) >= given["seq_len"]:
+        stated = {name: value for name, value in stated.items() if name not in OF_WINDOWS}  # a window that holds every sequence
     return {**stated, **given, "config": str(path)}
 
 
@@ -96,7 +98,7 @@ def _dimensions(stated: Mapping[str, Any], outer: str, path: Path) -> dict[str, 
         found["biases" if values.get("mlp_bias") is True or values.get("use_bias") is True else "qkv_bias"] = True
     if "token_types" in usual and values.get("type_vocab_size") is not None:
         found["token_types"] = _whole_number(values["type_vocab_size"], "type_vocab_size", path)
-    found |= _computed(values, found, path)
+    found |= windows(values, kind, found.get("layers", 0)) | _computed(values, found, path)
     if "learned_positions" in usual:
         longest = next((values[key] for key in _POSITIONS if values.get(key) is not None), 1024)
         found["learned_positions"] = _whole_number(longest, _POSITIONS[0], path) + usual["learned_positions"]

@@ -62,6 +62,8 @@ TWO_STACKS = frozenset(
     )
 )
 """Types of an encoder with a decoder."""
+_FULL_EVERY = {"cohere2": 4, "gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
+"""Types one of whose so many layers attends to all tokens, unless a file states it."""
 _STEPS = ("interleave_moe_layer_step", "decoder_sparse_step", "moe_layer_interval")
 
 
@@ -100,7 +102,20 @@ def dense_layers(values: Mapping[str, Any], layers: int) -> int:
     return layers - len(sparse.difference(alone if isinstance(alone, list) else ()))
 
 
+def windows(values: Mapping[str, Any], name: str, layers: int) -> dict[str, int]:
+    """Return the window of attention, and the number of layers without it; nothing if no layer has one."""
+    window = _count(values, "sliding_window")
+    if not window or not values.get("use_sliding_window", not name.startswith("qwen")):
+        return {}
+    if isinstance(kinds := values.get("layer_types"), list):
+        full = len(kinds) - kinds.count("sliding_attention")
+    else:
+        every = _count(values, "sliding_window_pattern") or _FULL_EVERY.get(name, 0)
+        full = layers // every if every else _count(values, "max_window_layers")
+    return {"sliding_window": window, "full_attention_layers": full} if full < layers else {}
+
+
 def _count(values: Mapping[str, Any], key: str) -> int:
-    """Return a positive number of layers; 0 if the configuration states none."""
+    """Return a positive number, such as that of some layers; 0 if the configuration states none."""
     value = values.get(key)
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if isinstance(value, int) and value is not True and value > 0 else 0

@@ -49,6 +49,14 @@ def test_experts_are_as_many_as_the_traced_layers_have_room_for(framework_proble
     assert [found[name] / stated[name] for name in OF_EXPERTS] == pytest.approx([room / stated["expert_parameters"]] * 3)
 
 
+def test_the_attention_of_a_trace_which_has_no_mask_is_that_of_the_windows(framework_problem) -> None:
+    whole = traced(framework_problem("torchtitan", model=MIXTURE), layer=1)
+    model = dataclasses.replace(whole.model, sliding_window=64, full_attention_layers=8)
+    slides = dataclasses.replace(whole, stated_model=model)
+    share = model.attended / whole.model.attended
+    assert model_facts(slides)["attended"] == pytest.approx(share * model_facts(whole)["attended"]) and share < 0.5
+
+
 @pytest.mark.parametrize(("space", "counted"), [("torchtitan", 8), ("megatron", 1)])
 def test_a_framework_with_a_model_of_its_own_computes_a_token_s_own_experts_alone(framework_problem, space, counted) -> None:
     """A module may compute all experts for each token, as some of Transformers do."""

@@ -74,6 +74,7 @@ def test_rows_and_their_other_columns_stay_as_they_are() -> None:
         ({"experts": 4, "experts_per_token": 8}, "experts_per_token <= experts"),
         ({"qk_rope_head_dim": 128}, "qk_rope_head_dim < head_dim"),
         ({"experts": 4, "dense_layers": 100}, "dense_layers <= layers"),
+        ({"sliding_window": 512, "full_attention_layers": 100}, "full_attention_layers <= layers"),
         ({"experts": 6, "ep": 4}, "experts a multiple of ep"),
         ({"etp": 64}, "dp * cp * tp a multiple of ep * etp"),
         ({"experts": 4, "etp": 3}, "dp * cp * tp a multiple of ep * etp"),

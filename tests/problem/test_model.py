@@ -36,6 +36,20 @@ def test_tiny_models_have_the_size_of_their_name_and_divide_well(name: str) -> N
     assert all(size % 4 == 0 for size in (model.heads, model.kv_heads, model.ffn, model.head_dim))
 
 
+@given(st.integers(1, 40), st.integers(0, 50), st.integers(0, 16), st.booleans())
+def test_a_token_attends_to_itself_and_to_others_within_the_window(seq_len: int, window: int, full: int, causal: bool) -> None:
+    model = dataclasses.replace(
+        PRESETS["llama-3.2-1b"], seq_len=seq_len, sliding_window=window, full_attention_layers=full if window else 0, causal=causal
+    )
+    seen = [token + 1 if causal else seq_len for token in range(seq_len)]
+    slides = [min(count, window or count) for count in seen]
+    share = model.full_attention_layers / model.layers
+    assert model.attended == pytest.approx((share * sum(seen) + (1 - share) * sum(slides)) / seq_len)
+    every = dataclasses.replace(model, sliding_window=0, full_attention_layers=0)
+    saved = every.layer_flops_per_sequence - model.layer_flops_per_sequence
+    assert saved == pytest.approx(4 * model.query_width * seq_len * (every.attended - model.attended), abs=4 * model.query_width)
+
+
 def test_the_mixture_is_the_paper_s() -> None:
     model = PRESETS["moe-32e"]
     assert (model.layers, model.heads, model.experts) == (16, 32, 32)

@@ -150,6 +150,19 @@ def test_shared_experts_have_their_width_together(tmp_path: Path) -> None:
     assert (model.shared_expert_ffn, model.expert_ffn, model.dense_layers) == (1024, 512, 3)
 
 
+@pytest.mark.parametrize(("seq_len", "window"), [(512, 512), (513, 512), (512, 4096)])
+def test_a_window_that_holds_every_sequence_is_none(seq_len: int, window: int, tmp_path: Path) -> None:
+    model = model_of(LLAMA | {"model_type": "mistral", "sliding_window": window}, tmp_path, f"seq_len = {seq_len}")
+    assert model.sliding_window == (window if window < seq_len else 0)
+    assert model.not_built == ("sliding_window" if window < seq_len else "")
+
+
+@pytest.mark.parametrize("more", ["full_attention_layers = 2", "sliding_window = 64\nfull_attention_layers = 17"])
+def test_layers_without_a_window_are_layers_of_a_model_with_one(more: str, tmp_path: Path) -> None:
+    with pytest.raises(JobError, match=r"`full_attention_layers = .*` is more than the layers of a model with a window"):
+        model_of(LLAMA, tmp_path, f"seq_len = 512\n{more}")
+
+
 def test_an_unknown_architecture_with_all_dimensions_is_taken_as_a_decoder(tmp_path: Path) -> None:
     assert model_of(LLAMA | {"model_type": "mystery"}, tmp_path).gated
 

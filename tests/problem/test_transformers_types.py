@@ -86,6 +86,25 @@ def test_layers_without_experts_are_counted_wherever_they_are(stated, dense, tmp
     assert read({"model_type": "qwen3_moe", **MIXTURE, **stated}, tmp_path).dense_layers == dense
 
 
+@pytest.mark.parametrize(
+    ("name", "stated", "window", "full"),
+    [
+        ("gemma3_text", {"sliding_window": 1024, "sliding_window_pattern": 6}, 1024, 4),
+        ("gemma3_text", {"sliding_window": 1024}, 1024, 4),
+        ("gemma2", {"sliding_window": 4096}, 4096, 13),
+        ("cohere2", {"sliding_window": 4096, "layer_types": (["sliding_attention"] * 12 + ["full_attention"]) * 2}, 4096, 2),
+        ("mistral", {"sliding_window": 4096}, 4096, 0),
+        ("mistral", {"sliding_window": None}, 0, 0),
+        ("qwen2", {"sliding_window": 4096, "max_window_layers": 20}, 0, 0),
+        ("qwen2", {"sliding_window": 4096, "max_window_layers": 20, "use_sliding_window": True}, 4096, 20),
+        ("gpt_oss", {"sliding_window": 128, "layer_types": ["full_attention"] * 26}, 0, 0),
+    ],
+)
+def test_windows_are_read_with_the_layers_that_have_none(name, stated, window, full, tmp_path) -> None:
+    model = read({"model_type": name, **MIXTURE, "num_hidden_layers": 26, **stated}, tmp_path)
+    assert (model.sliding_window, model.full_attention_layers) == (window, full)
+
+
 @pytest.mark.parametrize("experts", [0, 1])
 def test_fewer_than_two_experts_are_a_dense_model(experts, tmp_path) -> None:
     values = {"model_type": "granitemoe", **MIXTURE, "num_experts": None, "num_local_experts": experts, "moe_intermediate_size": 64}

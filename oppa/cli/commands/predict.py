@@ -47,7 +47,8 @@ def predict(
     model      gated, tied, head_dim, attention, loss, residuals, norms,
                experts, experts_per_token, expert_ffn, shared_expert_ffn,
                expert_products, dense_layers, kv_lora_rank, q_lora_rank,
-               qk_rope_head_dim, v_head_dim
+               qk_rope_head_dim, v_head_dim, sliding_window,
+               full_attention_layers
     training   precision, optimizer, moments, gradients, trained, weights
 
     The output keeps all rows, their order, and all other columns. It adds step

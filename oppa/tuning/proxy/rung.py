@@ -49,8 +49,9 @@ def cut(problem: Problem, rung: Rung) -> Problem:
         InputError: the layers do not divide the job's, or the job cannot be cut.
     """
     require_cuttable(problem, rung)
-    dense = -(-problem.model.dense_layers * rung.layers // problem.model.layers)  # their share among the layers stays
-    model = dataclasses.replace(problem.model, layers=rung.layers, dense_layers=dense)
+    kinds = ("dense_layers", "full_attention_layers")
+    shares = {name: -(-getattr(problem.model, name) * rung.layers // problem.model.layers) for name in kinds}  # shares of the layers stay
+    model = dataclasses.replace(problem.model, layers=rung.layers, **shares)
     cluster = dataclasses.replace(problem.cluster, hosts=rung.hosts)
     facts = facts_of(model, rung.global_batch, cluster, problem.training)
     space = dataclasses.replace(problem.space, facts={**facts, **problem.space.settled})
