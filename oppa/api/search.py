@@ -1,7 +1,6 @@
 """Search for the fastest configuration of a job, or plan the search."""
 
 import dataclasses
-import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,10 +76,9 @@ def _searched(setup: "Setup", options: "SessionOptions", designer: str, *, line:
     """Search at full size, and verify the winner; the study keeps the job of a launch line."""
     from oppa.tuning.nothing_feasible import nothing_feasible
     from oppa.tuning.outcomes import SearchResult
-    from oppa.tuning.search import search
     from oppa.tuning.session import open_session
     from oppa.tuning.stopping import make_rule
-    from oppa.tuning.winner import find_winner, verification_s
+    from oppa.tuning.winner import search_and_verify
 
     problem, candidates = setup.problem, setup.candidates
     beliefs = options.transfer.beliefs if options.transfer else None
@@ -90,9 +88,7 @@ def _searched(setup: "Setup", options: "SessionOptions", designer: str, *, line:
         made = designers.make_designer(designer, problem, candidates, seed=options.seed, beliefs=beliefs)
         stopping = problem.search_options.stopping or designers.default_stopping(designer)
         rule = make_rule(stopping, problem.limits, in_seconds=problem.rates_are_steps)
-        reserve = functools.partial(verification_s, candidates=candidates, designer=made, problem=problem)
-        ended = search(executor, candidates, made, rule, reserve=reserve, watches_drift=executor.is_alone, ends_unpaid=True)
-        found = find_winner(executor, candidates, made)
+        ended, found = search_and_verify(executor, candidates, made, rule, watches_drift=executor.is_alone, ends_unpaid=True)
         if found is None:
             raise nothing_feasible(executor.study, problem)
         return SearchResult.of(executor, found, ended)

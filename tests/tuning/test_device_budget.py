@@ -1,6 +1,7 @@
 """No study spends more than `max_gpu_hours`, and verification has its share."""
 
 import dataclasses
+import math
 from functools import partial
 
 import pytest
@@ -12,16 +13,18 @@ from oppa.problem.training import Limits
 from oppa.simulator.executor import SimulatedExecutor
 from oppa.simulator.simulator import Simulator
 from oppa.study import Prediction, Study
-from oppa.study.records import SEARCH, VERIFICATION
+from oppa.study.records import BASELINE, SEARCH, VERIFICATION
+from oppa.trials.trial import TrialResult
+from oppa.tuning.comparison import BASELINES
 from oppa.tuning.designers import make_designer
 from oppa.tuning.device_budget import DeviceBudget, complete_s, require_one_start, startup_s, worthwhile_s
 from oppa.tuning.nothing_feasible import nothing_feasible
 from oppa.tuning.search import search
 from oppa.tuning.session import SilentCallback
-from oppa.tuning.spending import spending, starting_s, unit
+from oppa.tuning.spending import gpu_hours, spending, starting_s, unit
 from oppa.tuning.stopping import never
 from oppa.tuning.trial_executor import TrialExecutor
-from oppa.tuning.winner import find_winner, repeat_s, verification_s
+from oppa.tuning.winner import find_winner, repeat_s, search_and_verify
 from tests.tuning.conftest import trial_of
 
 JOB = "runners/simulated/jobs/llama-3.2-1b.toml"
@@ -43,20 +46,39 @@ def smaller():
     return load_job(catalog.root() / JOB, settings=["limits.q_max=12", "space.parameters.recompute=none", *buckets])
 
 
+@pytest.fixture(scope="module")
+def bert():
+    from oppa import catalog
+
+    buckets = ["space.parameters.dp_bucket_mb=25", "space.parameters.zero_bucket_mb=24"]
+    return load_job(catalog.root() / "runners/simulated/jobs/bert.toml", settings=buckets)
+
+
+class Beginning:
+    """Lets the first trials fail after some seconds, or at their limit; the others run."""
+
+    def __init__(self, seconds, run_trial) -> None:
+        self._run_trial, self._seconds = run_trial, iter(seconds)
+
+    def __call__(self, folder, spec, *, limits, **watching):
+        result = self._run_trial(folder, spec, limits=limits, **watching)
+        fails_s = next(self._seconds, None)
+        return result if fails_s is None else TrialResult(outcome="failed", seconds=min(fails_s, limits.trial_time_s))
+
+
 @pytest.fixture
 def spend(job, tmp_path):
     """Search and verify on the simulated cluster, with a limit; returns the spending, the trials, and why the search ended."""
 
-    def spend(hours, *, designer="random", of=job, **limits):
+    def spend(hours, *, designer="random", of=job, wrapped=lambda run_trial: run_trial, **limits):
         problem = dataclasses.replace(of, limits=dataclasses.replace(of.limits, max_gpu_hours=hours, wall_time_s=None, **limits))
         candidates = problem.candidates()
         with Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as study:
             study.open_session({})
-            executor = TrialExecutor(study, problem, SimulatedExecutor(Simulator.of(problem), seed=0), SilentCallback(), simulated=True)
+            run_trial = wrapped(SimulatedExecutor(Simulator.of(problem), seed=0))
+            executor = TrialExecutor(study, problem, run_trial, SilentCallback(), simulated=True)
             made = make_designer(designer, problem, candidates, seed=0)
-            reserve = partial(verification_s, candidates=candidates, designer=made, problem=problem)
-            ended = search(executor, candidates, made, never(problem.limits), reserve=reserve)
-            found = find_winner(executor, candidates, made)
+            ended, found = search_and_verify(executor, candidates, made, never(problem.limits))
             return spending(study, problem), study.trials(), ended, found
 
     return spend
@@ -80,6 +102,37 @@ def test_verification_has_its_share(spend, smaller, job) -> None:
 
 def test_without_predictions_verification_has_at_least_two_rounds(spend) -> None:
     assert spend(16.0)[3].speed_up is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hours", [0.6, 2.0])
+def test_the_same_search_again_runs_no_further_trial(spend, bert, hours) -> None:
+    first, before, ended, found = spend(hours, of=bert)
+    again, after, *_ = spend(hours, of=bert)
+    assert again == first and len(after) == len(before)
+    assert first.gpu_hours > 0.9 * hours and ended == f"the budget of {hours:g} GPU-hours is spent"
+    assert found.missing(bert.limits.repeats) is None or hours < 1
+
+
+@pytest.mark.slow
+def test_a_first_trial_that_hangs_leaves_the_rest_of_the_budget_to_the_search(spend, bert) -> None:
+    spent, trials, _, found = spend(2.0, of=bert, wrapped=partial(Beginning, [math.inf]))
+    assert trials[0].outcome == "interrupted" and gpu_hours(bert.cluster, trials[0].seconds) == pytest.approx(0.25 * 2.0)
+    assert len({trial.configuration for trial in trials if trial.purpose == SEARCH and trial.counts}) > 3
+    assert found.speed_up.ratio.low > 1 and 1.5 < spent.gpu_hours <= 2.0
+
+
+def test_a_reference_alone_is_not_repeated_while_the_budget_allows_a_trial(spend, bert) -> None:
+    _, trials, _, found = spend(0.6, of=bert, wrapped=partial(Beginning, [math.inf]))
+    assert [trial.purpose for trial in trials[:4]] == [SEARCH, BASELINE, SEARCH, VERIFICATION]
+    assert len(found.repeats) == 2
+
+
+@pytest.mark.slow
+def test_the_search_goes_on_if_its_share_and_all_references_failed(spend, bert) -> None:
+    _, trials, _, found = spend(2.0, of=bert, wrapped=partial(Beginning, [45.0] * 12))
+    assert sum(trial.purpose == BASELINE for trial in trials) == BASELINES
+    assert found is not None and found.best.purpose == SEARCH
 
 
 def test_a_resumed_study_counts_what_was_spent_before(spend) -> None:

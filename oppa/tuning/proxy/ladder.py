@@ -4,7 +4,6 @@ The study of the smaller size lies in the folder of the full-size one. Both resu
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from oppa.tuning.search import search
 from oppa.tuning.session import SessionOptions, Setup, open_session
 from oppa.tuning.spending import spending_on
 from oppa.tuning.stopping import StopTest, make_rule
-from oppa.tuning.winner import find_winner, verification_s
+from oppa.tuning.winner import search_and_verify
 
 
 def climb(setup: Setup, options: SessionOptions, designer: str, beliefs: Mapping[str, Belief] | None) -> SearchResult:
@@ -50,12 +49,10 @@ def climb(setup: Setup, options: SessionOptions, designer: str, beliefs: Mapping
     rule = make_rule(problem.search_options.stopping or designers.default_stopping(designer), problem.limits)
     observations = _search_smaller(setup, options, proxy, designer, beliefs, rule)
     made = Upward(problem, candidates, proxy, observations, beliefs=beliefs)
-    reserve = functools.partial(verification_s, candidates=candidates, designer=made, problem=problem)
     below = nested_study(options.folder)
     elsewhere_s = below.seconds_on(problem.cluster) if below else 0.0
     with open_session(setup, dataclasses.replace(options, elsewhere_s=elsewhere_s)) as executor:
-        ended = search(executor, candidates, made, rule, reserve=reserve)
-        found = find_winner(executor, candidates, made)
+        ended, found = search_and_verify(executor, candidates, made, rule)
         if found is None:
             raise nothing_feasible(executor.study, problem)
         return SearchResult.of(executor, found, ended)
