@@ -126,7 +126,13 @@ def test_a_limit_of_hours_holds_for_the_verification_alone(study) -> None:
 
 
 def test_wrong_arguments_and_unfinished_studies_are_refused(study, tmp_path) -> None:
-    for wrong, message in (({"rounds": 2}, "`rounds = 2` is too small"), ({"margin": 2.0}, "`margin = 2` is not a share")):
+    wrongs = (
+        ({"rounds": 2}, "`rounds = 2` is too small"),
+        ({"rounds": 3.5}, "`rounds = 3.5` is no whole number"),
+        ({"rounds": True}, "`rounds = True` is no whole number"),
+        ({"margin": 2.0}, "`margin = 2` is not a share"),
+    )
+    for wrong, message in wrongs:
         with pytest.raises(InputError, match=message):
             api.plan_verification(study, **wrong)
     with pytest.raises(StudyError, match="is not a study folder"):

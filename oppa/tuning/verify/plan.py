@@ -8,7 +8,7 @@ from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.study import Trial
 from oppa.tuning.longer_trials import require_fitting
-from oppa.tuning.session import Setup
+from oppa.tuning.session import Setup, require_whole
 from oppa.tuning.spending import gpu_hours
 from oppa.tuning.verify.changes import EnvironmentChange, changes
 from oppa.tuning.verify.finished import FinishedStudy
@@ -41,10 +41,10 @@ class VerifyPlan:
         """Return the plan with these rounds and this margin, or with the usual ones.
 
         Raises:
-            InputError: there are too few rounds, the margin is no share, or a trial does not fit into its time limit.
+            InputError: the rounds are no whole number or too few, the margin is no share, or a trial does not fit into its time limit.
         """
-        if rounds is not None and rounds < LEAST_ROUNDS:
-            raise InputError(f"`rounds = {rounds}` is too small", hint=f"use at least {LEAST_ROUNDS}")
+        if rounds is not None:
+            require_whole("rounds", rounds, least=LEAST_ROUNDS)
         if margin is not None and not 0 <= margin < 1:
             raise InputError(f"`margin = {margin:g}` is not a share", hint="use a number from 0 to 1, such as 0.05 for 5%")
         require_fitting([*finished.contenders.values()], setup.problem.limits)
