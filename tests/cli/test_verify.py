@@ -153,8 +153,15 @@ def test_a_folder_with_another_program_is_refused(text, finished) -> None:
 
 
 def test_a_budget_that_is_too_small_leaves_the_verdict_open(finished) -> None:
-    found = verified(finished, "--max-gpu-hours", "0.0004", code=1)
+    found = verified(finished, "--max-gpu-hours", "0.0016", code=1)
     assert found["winner"]["verdict"] == "not_compared" and found["status"] == "inconclusive"
+    assert found["summary"].endswith("the budget of 0.0016 device-hours is spent")
+
+
+def test_a_plan_names_the_trials_after_which_its_budget_ends(finished) -> None:
+    hours = json.loads(finished("verify", "s", "--dry-run", "--json").stdout)["gpu_hours"]
+    printed = finished("verify", "s", "--dry-run", "--max-gpu-hours", f"{hours / 2:g}").stdout
+    assert "ends it after about" in printed and "of 6 trials" in printed
 
 
 def test_a_dry_run_measures_and_writes_nothing(finished) -> None:

@@ -123,6 +123,19 @@ def test_a_limit_of_hours_holds_for_the_verification_alone(study) -> None:
     half = free.spent.gpu_hours / 2
     found = oppa.verify(study, max_gpu_hours=half)
     assert found.spent.gpu_hours <= half and len(found.trials) < len(free.trials)
+    assert found.summary.endswith(f"; the budget of {half:,g} GPU-hours is spent") and "budget" not in free.summary
+
+
+def test_a_plan_counts_the_trials_that_its_limit_allows_and_refuses_less_than_a_round(study) -> None:
+    whole = api.plan_verification(study)
+    assert whole.affordable == whole.trials == 6
+    hours = whole.to_dict()["gpu_hours"]
+    assert 2 <= api.plan_verification(study, max_gpu_hours=hours / 2).affordable <= 3
+    before = past(study)
+    with pytest.raises(InputError, match=r"is too little: one round takes about .* GPU-hours") as caught:
+        oppa.verify(study, max_gpu_hours=hours / 4)
+    assert caught.value.hint.endswith("for 3 rounds")
+    assert past(study) == before
 
 
 def test_wrong_arguments_and_unfinished_studies_are_refused(study, tmp_path) -> None:

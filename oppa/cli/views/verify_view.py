@@ -13,6 +13,7 @@ from oppa.cli.views.search_view import SearchView
 from oppa.problem.configuration import Configuration
 from oppa.study import Study
 from oppa.trials.interruption import Interruption
+from oppa.tuning.device_budget import limit_in_words
 from oppa.tuning.session import Session
 from oppa.tuning.spending import in_words, spent_in_words
 from oppa.tuning.trial_executor import SearchCallback
@@ -97,6 +98,9 @@ def print_verify_plan(plan: "VerifyPlan", console: "Console") -> None:
         f"[bold]cost[/]     {escape(cost)}: about {format_seconds(plan.seconds)}",
         *_changed(plan.changes, unknown=not plan.recorded),
     ]
+    if plan.affordable < plan.trials:
+        ends = f"the limit of {limit_in_words(problem)} ends it after about {plan.affordable} of {plan.trials} trials"
+        lines.insert(3, f"[bold]limit[/]    [yellow]{ends}[/]")
     style.print_rows(console, lines, TITLE)
 
 

@@ -1,18 +1,22 @@
 """Plan a verification: what is measured again, how often, and what changed since the study."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.study import Trial
+from oppa.tuning.device_budget import total_s
 from oppa.tuning.longer_trials import require_fitting
 from oppa.tuning.session import Setup, require_whole
-from oppa.tuning.spending import gpu_hours
+from oppa.tuning.spending import gpu_hours, unit
 from oppa.tuning.verify.changes import EnvironmentChange, changes
 from oppa.tuning.verify.finished import FinishedStudy
 from oppa.tuning.verify.verdict import MARGIN, ConfigurationVerdict, judge
+from oppa.tuning.winner import repeat_s
+from oppa.units import format_hours
 
 LEAST_ROUNDS = 3
 """Fewest rounds, as of the repeats of a search."""
@@ -41,7 +45,8 @@ class VerifyPlan:
         """Return the plan with these rounds and this margin, or with the usual ones.
 
         Raises:
-            InputError: the rounds are no whole number or too few, the margin is no share, or a trial does not fit into its time limit.
+            InputError: the rounds are no whole number or too few, the margin is no share, a trial does not fit into its time limit,
+                or a round does not fit into the limit of GPU-hours.
         """
         if rounds is not None:
             require_whole("rounds", rounds, least=LEAST_ROUNDS)
@@ -49,7 +54,7 @@ class VerifyPlan:
             raise InputError(f"`margin = {margin:g}` is not a share", hint="use a number from 0 to 1, such as 0.05 for 5%")
         require_fitting([*finished.contenders.values()], setup.problem.limits)
         least = setup.problem.limits.repeats if rounds is None else rounds
-        return cls(
+        planned = cls(
             finished=finished,
             setup=setup,
             rounds=least,
@@ -58,6 +63,22 @@ class VerifyPlan:
             facts=facts,
             changes=changes(finished, setup.problem.software, facts),
         )
+        if planned.affordable < len(finished.roles):
+            raise _too_short(planned)
+        return planned
+
+    @property
+    def trials(self) -> int:
+        """Return the number of trials of the rounds, without those that an unclear verdict adds."""
+        return self.rounds * len(self.finished.roles)
+
+    @property
+    def affordable(self) -> int:
+        """Return how many of these trials are expected to fit in the limit of GPU-hours."""
+        problem, contenders = self.setup.problem, self.finished.contenders.values()
+        limit_s = total_s(problem)
+        ends_s = itertools.accumulate([repeat_s(trial, problem) for trial in contenders] * self.rounds)
+        return self.trials if limit_s is None else sum(end_s <= limit_s for end_s in ends_s)
 
     @property
     def recorded(self) -> bool:
@@ -94,3 +115,13 @@ class VerifyPlan:
             "seconds": self.seconds,
             "gpu_hours": gpu_hours(self.setup.problem.cluster, self.seconds),
         }
+
+
+def _too_short(plan: VerifyPlan) -> InputError:
+    """Return the error of a limit of GPU-hours that ends before the first round does."""
+    problem, cluster = plan.setup.problem, plan.setup.problem.cluster
+    takes = gpu_hours(cluster, plan.finished.round_s(problem))
+    return InputError(
+        f"`max_gpu_hours = {problem.limits.max_gpu_hours:g}` is too little: one round takes about {format_hours(takes)} {unit(cluster)}",
+        hint=f"use at least {format_hours(gpu_hours(cluster, plan.seconds))}, for {plan.rounds} rounds",
+    )

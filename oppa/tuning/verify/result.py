@@ -57,11 +57,13 @@ class VerifyResult:
     objective: Objective
     spent: Spending
     """Hours and price of the verification, which the study does not count."""
+    ended: str
+    """The budget that ended the rounds, in words; empty if none did."""
     trials: tuple[Trial, ...]
     """Trials of the verification, oldest first."""
 
     @classmethod
-    def of(cls, plan: VerifyPlan, study: Study, now: WinnerComparison, number: int) -> "VerifyResult":
+    def of(cls, plan: VerifyPlan, study: Study, now: WinnerComparison, number: int, *, ended: str) -> "VerifyResult":
         """Return the result of a verification whose trials have ended."""
         finished, trials, problem = plan.finished, study.trials(), plan.setup.problem
         by_role = {role: plan.verdict(each, trials) for each, role in finished.roles.items()}
@@ -83,6 +85,7 @@ class VerifyResult:
             equivalence=_same_losses(finished, study, trials, problem),
             objective=problem.objective,
             spent=spending(study, problem),
+            ended=ended,
             trials=tuple(trials),
         )
 
@@ -113,9 +116,10 @@ class VerifyResult:
 
     @property
     def summary(self) -> str:
-        """Return the verdict in one line."""
+        """Return the verdict in one line, with the budget that ended the rounds."""
         verb = "" if self.winner.verdict in OPEN else "is "
-        return "; ".join(self.regressions) or f"the {WINNER} {verb}{self.winner.in_words(self.objective)}"
+        found = self.regressions or [f"the {WINNER} {verb}{self.winner.in_words(self.objective)}"]
+        return "; ".join([*found, *([self.ended] if self.ended and self.ended not in found[0] else [])])
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values, as `oppa verify --json` prints them; null where a value is missing."""

@@ -25,16 +25,17 @@ def run_verification(plan: VerifyPlan, callback: SessionCallback | None = None) 
     number, folder = open_folder(plan.finished.folder, plan.setup.problem)
     options = SessionOptions(folder=folder, facts=plan.facts, seed=number, callback=callback, verification=plan)
     with open_session(plan.setup, options) as executor:
-        now = measure_again(executor, plan)
-        result = VerifyResult.of(plan, executor.study, now, number)
+        now, ended = measure_again(executor, plan)
+        result = VerifyResult.of(plan, executor.study, now, number, ended=ended)
         write_verdict(folder, result.to_dict())
         return result
 
 
-def measure_again(executor: TrialExecutor, plan: VerifyPlan) -> WinnerComparison:
+def measure_again(executor: TrialExecutor, plan: VerifyPlan) -> tuple[WinnerComparison, str]:
     """Repeat the configurations in turn until each has its repeats, no longer runs, or the budget is spent.
 
-    While the verdict on the winner is unclear, there are more rounds, up to the maximum.
+    The second value names the budget in words if it ended the rounds; else it is empty. While the verdict on the winner is unclear, there
+    are more rounds, up to the maximum.
     """
     study, contenders, rounds = executor.study, plan.finished.contenders, plan.rounds
     while True:
@@ -46,10 +47,10 @@ def measure_again(executor: TrialExecutor, plan: VerifyPlan) -> WinnerComparison
             rounds += 1
             continue
         if due is None:
-            return now
+            return now, ""
         expected_s = repeat_s(contenders[due], executor.problem)
         if not allows(executor, trials, expected_s) and (not running or executor.budget.must_release()):
-            return now
+            return now, executor.budget.spent_in_words()
         if running:
             executor.wait()  # another process runs the next trial of this verification
             continue
