@@ -20,6 +20,7 @@ from oppa.tuning.pooling import CoefficientEvidence, pooled
 from oppa.tuning.surrogate_summary import posterior_beliefs
 
 OTHERS = "name studies of the same device with completed trials, or remove `designer.transfer`"
+ANOTHER = "remove it from `designer.transfer`, or name another study of the same device"
 ALIKE = Distance(framework=False, precision=False, model_doublings=0.0, cluster_doublings=0.0)
 
 
@@ -82,7 +83,7 @@ def transferred(problem: Problem, *, own: Path | None = None) -> TransferredPrio
         own: Folder of the problem's own study, which patterns may match and which does not count.
 
     Raises:
-        StudyError: there is no study in a folder, or a pattern matches none.
+        StudyError: a folder that is named has no study, or a damaged one; or a pattern matches none.
         InputError: no study can be used; a study of another device, without measurements, or against the cost model cannot.
     """
     folders = study_folders(problem.search_options.transfer, own=own)
@@ -90,13 +91,14 @@ def transferred(problem: Problem, *, own: Path | None = None) -> TransferredPrio
         raise InputError("`designer.transfer` names no study but the search's own", hint=OTHERS)
     lessons: dict[str, StudyLesson] = {}
     skipped: dict[str, str] = {}
-    for folder in folders:
+    for folder, is_named in folders.items():
         try:
             lesson = lesson_of(folder, problem)
         except InputError as error:
-            if isinstance(error, StudyError) or len(folders) == 1:
+            if len(folders) == 1 or (is_named and isinstance(error, StudyError)):
                 raise
-            skipped[str(folder)] = error.message.removeprefix(f"the study `{folder}` ").removeprefix("is ")
+            reason = error.message.removeprefix(f"the study in `{folder}` cannot be used: ")
+            skipped[str(folder)] = reason.removeprefix(f"the study `{folder}` ").removeprefix("is ")
             continue
         if lesson.uuid in lessons:
             skipped[str(folder)] = f"it is a copy of `{lessons[lesson.uuid].name}`"
@@ -108,33 +110,36 @@ def transferred(problem: Problem, *, own: Path | None = None) -> TransferredPrio
     return combined(problem, list(lessons.values()), skipped)
 
 
-def study_folders(names: Sequence[str], *, own: Path | None = None) -> list[Path]:
-    """Return the folders that names and patterns select, each once, without `own`; raises StudyError for a pattern without studies."""
-    found: dict[str, None] = {}
+def study_folders(names: Sequence[str], *, own: Path | None = None) -> dict[Path, bool]:
+    """Return the folders that names and patterns select, without `own`, and whether each is named; raises StudyError for no match."""
+    found: dict[str, bool] = {}
     for name in names:
         path = Path(name).absolute()
         if path.exists() or not glob.has_magic(name):
-            found[os.path.realpath(path)] = None
+            found[os.path.realpath(path)] = True
             continue
         root = Path(path.anchor)
         matched = [folder for folder in sorted(root.glob(str(path.relative_to(root)))) if (folder / FILE).is_file()]
         if not matched:
             raise StudyError(f"`{name}` matches no study", hint="name folders that have a `study.db`, such as `studies/*`")
-        found |= dict.fromkeys(map(os.path.realpath, matched))
+        found |= {folder: found.get(folder, False) for folder in map(os.path.realpath, matched)}
     if own is not None:
         found.pop(os.path.realpath(own), None)
-    return list(map(Path, found))
+    return {Path(folder): is_named for folder, is_named in found.items()}
 
 
 def lesson_of(folder: Path, problem: Problem) -> StudyLesson:
     """Return what a study learned, for a problem on the same device.
 
     Raises:
-        StudyError: there is no study.
+        StudyError: there is no study, or a damaged one.
         InputError: it is of another device, has measured nothing, or contradicts the cost model.
     """
-    with Study(folder) as study:
-        theirs, trials, uuid = study.problem, study.trials(), study.uuid
+    try:
+        with Study(folder) as study:
+            theirs, trials, uuid = study.problem, study.trials(), study.uuid
+    except StudyError as error:
+        raise StudyError(error.message, hint=ANOTHER if (folder / FILE).is_file() else error.hint) from error
     if _device(theirs) != _device(problem):
         raise InputError(
             f"the study `{folder}` is for `{theirs.cluster.device}`, but the job is for `{problem.cluster.device}`",

@@ -169,6 +169,17 @@ def test_studies_that_cannot_be_used_are_left_out_with_a_note(study_of, problem,
     assert "completed trials" in caught.value.hint
 
 
+def test_a_damaged_study_is_left_out_of_a_pattern_and_refused_by_its_name(study_of, problem, make_planted, tmp_path) -> None:
+    good, bad = study_of([make_planted(5).observe(1)], name="study-1"), study_of([], name="study-2")
+    (bad / "study.db").write_bytes(b"garbage" * 100)
+    found = transferred(starting_from(problem, tmp_path / "study-*"))
+    assert [each.name for each in found.used] == [str(good)] and found.skipped == {str(bad): "file is not a database"}
+    for names in ((good, bad), (tmp_path / "study-*", bad), (bad, tmp_path / "study-*"), (bad,)):
+        with pytest.raises(StudyError, match="file is not a database") as caught:
+            transferred(starting_from(problem, *names))
+        assert "remove it from `designer.transfer`" in caught.value.hint
+
+
 def test_a_job_names_one_folder_several_or_a_pattern_relative_to_its_file(tmp_path) -> None:
     assert DesignerTable(transfer="one").record(tmp_path).transfer == (str(tmp_path / "one"),)
     assert DesignerTable(transfer=["one", "/two*"]).record(tmp_path).transfer == (str(tmp_path / "one"), "/two*")
