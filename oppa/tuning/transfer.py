@@ -133,7 +133,7 @@ def lesson_of(folder: Path, problem: Problem) -> StudyLesson:
 
     Raises:
         StudyError: there is no study, or a damaged one.
-        InputError: it is of another device, has measured nothing, or contradicts the cost model.
+        InputError: it is of another device, has no model or another objective, has measured nothing, or contradicts the cost model.
     """
     try:
         with Study(folder) as study:
@@ -145,6 +145,9 @@ def lesson_of(folder: Path, problem: Problem) -> StudyLesson:
             f"the study `{folder}` is for `{theirs.cluster.device}`, but the job is for `{problem.cluster.device}`",
             hint="name a study of the same device: coefficients belong to a device",
         )
+    if not theirs.has_prior:
+        lacks = "has an objective of its own" if theirs.stated_model else "is of a job without [model]"
+        raise InputError(f"the study `{folder}` {lacks}, and so learned no coefficients", hint=OTHERS)
     if not any(trial.steps_per_s for trial in trials):
         raise InputError(f"the study `{folder}` has measured nothing yet", hint="name a study with completed trials")
     designer = fitted(theirs, theirs.candidates(), trials)

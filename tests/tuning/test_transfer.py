@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from oppa.errors import InputError, StudyError
+from oppa.problem.command import LaunchCommand, StepFormat
 from oppa.problem.encoding import column_names
 from oppa.problem.job_file import DesignerTable
 from oppa.problem.problem import Problem
@@ -20,6 +21,7 @@ from oppa.tuning.designers.oppa import Oppa, fitted
 from oppa.tuning.pooling import ELSEWHERE
 from oppa.tuning.surrogate_summary import posterior_beliefs, surrogate_summaries
 from oppa.tuning.transfer import combined, lesson, transferred
+from tests.jobs import problem_of
 from tests.tuning.conftest import STEPS
 
 
@@ -132,6 +134,17 @@ def test_a_study_that_has_measured_nothing_is_refused(seen, study_of, problem, l
     with pytest.raises(InputError, match="has measured nothing yet") as caught:
         beliefs_of(study_of([landscape.observe(index) for index in big]), problem)
     assert "completed trials" in caught.value.hint
+
+
+def test_a_study_without_a_cost_model_is_named_where_it_is_refused(study_of, problem, make_planted, tmp_path) -> None:
+    own = 'cluster = {devices_per_host = 4, device = "CPU"}\ncommand = {argv = ["t", "{w}"]}\nspace = {parameters = {w = [1, 2]}}'
+    command = LaunchCommand(argv=("train",), steps=StepFormat(pattern="(?P<value>.*)", better="lower"))
+    for number, posed in enumerate((problem_of(own, tmp_path), dataclasses.replace(problem, command=command))):
+        folder = study_of([], posed, name=f"study-{number}")
+        with pytest.raises(InputError, match=f"the study `{folder}` .*, and so learned no coefficients"):
+            beliefs_of(folder, problem)
+    good = study_of([make_planted(5).observe(1)], name="study-9")
+    assert len(transferred(starting_from(problem, tmp_path / "study-*")).skipped) == 2 and beliefs_of(good, problem)
 
 
 def test_where_there_is_no_study_it_says_so(tmp_path, problem) -> None:
