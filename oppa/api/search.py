@@ -116,7 +116,6 @@ def plan(
     """
     from oppa.tuning.launch_line.line_job import LineJob
     from oppa.tuning.plan import make_plan, plan_elsewhere
-    from oppa.tuning.resumed_study import ResumedStudy
     from oppa.tuning.session import require_whole, with_limits
 
     require_whole("seed", seed, least=0)
@@ -126,8 +125,8 @@ def plan(
         if not isinstance(job, LineJob):
             raise
         return plan_elsewhere(with_limits(job.problem, trials=trials, max_gpu_hours=max_gpu_hours), designer, error.message)
-    resumed = ResumedStudy.of(Path(study), setup.problem, simulated=setup.runner.in_process) if study is not None else None
-    return make_plan(setup, designer, seed=seed, transfer=_transferred(setup.problem, study), resumed=resumed)
+    folder = None if study is None else Path(study)
+    return make_plan(setup, designer, seed=seed, transfer=_transferred(setup.problem, study), folder=folder)
 
 
 def _setup(

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oppa.errors import InputError
@@ -9,7 +10,7 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.tuning import designers
-from oppa.tuning.designer import Observation
+from oppa.tuning.designer import Designer, Observation
 from oppa.tuning.search import next_candidate
 from oppa.tuning.session import Setup
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:  # they load torch
     from oppa.cost.coefficients import Belief
     from oppa.tuning.expectation import Expectation, StartTime
     from oppa.tuning.proxy.plan import ProxyPlan
+    from oppa.tuning.proxy.stand_ins import Proxy
     from oppa.tuning.resumed_study import ResumedStudy
     from oppa.tuning.transfer import TransferredPrior
 
@@ -69,15 +71,6 @@ def expectation(setup: Setup, designer: str, beliefs: "Mapping[str, Belief] | No
     return _expected(setup.problem, setup.candidates, designer, start_s=_simulated_start(setup), beliefs=beliefs)
 
 
-def smaller_size(setup: Setup) -> "ProxyPlan | None":
-    """Return the plan of the smaller size that a job states; None if it states none. Raises InputError if there is no such size."""
-    if setup.problem.proxy is None:
-        return None
-    from oppa.tuning.proxy.plan import plan_proxy
-
-    return plan_proxy(setup.problem, setup.candidates, simulated=setup.runner.in_process)
-
-
 def is_expected(problem: Problem, designer: str) -> bool:
     """Return whether a search starts with its expected cost: its designer has loaded the prior, or the job states money or a run."""
     limits = problem.limits
@@ -85,37 +78,73 @@ def is_expected(problem: Problem, designer: str) -> bool:
     return designer in designers.WITH_PRIOR or any(each is not None for each in stated)
 
 
-def make_plan(
-    setup: Setup, designer: str, *, seed: int, transfer: "TransferredPrior | None", resumed: "ResumedStudy | None" = None
-) -> TunePlan:
+def make_plan(setup: Setup, designer: str, *, seed: int, transfer: "TransferredPrior | None", folder: Path | None = None) -> TunePlan:
     """Return the plan of a search on this machine, with the first trial that the designer would suggest.
 
     Args:
         transfer: The studies that the search starts from; None if there are none.
-        resumed: The study that the search resumes; None if it begins one.
+        folder: Folder of a study that the search resumes, if it exists.
+
+    Raises:
+        InputError: the job has no smaller size, or the folder has the study of another problem.
     """
-    problem, candidates = setup.problem, setup.candidates
-    beliefs = transfer.beliefs if transfer else None
-    smaller = smaller_size(setup)
-    begun, among = (smaller.proxy.problem, smaller.proxy.candidates) if smaller else (problem, candidates)
-    made = designers.make_designer(designer, begun, among, seed=seed, beliefs=beliefs)
-    has_ended, seen = False, list[Observation]()
+    from oppa.tuning.resumed_study import ResumedStudy
+
+    problem, candidates, simulated = setup.problem, setup.candidates, setup.runner.in_process
+    beliefs, smaller = transfer.beliefs if transfer else None, None
+    resumed = ResumedStudy.of(folder, problem, simulated=simulated) if folder else None
+    if problem.proxy is not None:
+        from oppa.tuning.proxy.plan import plan_proxy
+
+        smaller = plan_proxy(setup, folder, resumed)
+    begun, among, ran = (smaller.proxy.problem, smaller.proxy.candidates, smaller.resumed) if smaller else (problem, candidates, resumed)
+    first = _first(begun, among, designers.make_designer(designer, begun, among, seed=seed, beliefs=beliefs), ran)
+    if first is None and smaller is not None and smaller.resumed is not None:  # the smaller search has ended
+        first = _first_at_full_size(setup, smaller.proxy, smaller.resumed, resumed, beliefs)
     if resumed is not None:
         setup = dataclasses.replace(setup, problem=dataclasses.replace(problem, limits=resumed.left))
-        has_ended = resumed.has_ended
-        seen = [] if smaller else [Observation.of(trial, among) for trial in resumed.observed]
-        made.update(seen)
-    suggested = None if has_ended else next_candidate(begun, among, made, {each.candidate for each in seen})
     return TunePlan(
         problem=problem,
         candidates=candidates,
-        launcher="simulated" if setup.runner.in_process else setup.request.launcher,
-        first=None if suggested is None else among.configuration(suggested),
-        expected=None if has_ended else expectation(setup, designer, beliefs),
+        launcher="simulated" if simulated else setup.request.launcher,
+        first=first,
+        expected=None if resumed is not None and resumed.has_ended else expectation(setup, designer, beliefs),
         transfer=transfer,
         proxy=smaller,
         resumed=resumed,
     )
+
+
+def _first(problem: Problem, candidates: Candidates, designer: Designer, ran: "ResumedStudy | None") -> Configuration | None:
+    """Return the configuration of the next trial; None if the search has ended.
+
+    Args:
+        ran: The study that the search resumes; None if it begins one.
+    """
+    if ran is not None and ran.has_ended:
+        return None
+    seen = [Observation.of(trial, candidates) for trial in ran.observed] if ran else []
+    designer.update(seen)
+    suggested = next_candidate(problem, candidates, designer, {each.candidate for each in seen})
+    return None if suggested is None else candidates.configuration(suggested)
+
+
+def _first_at_full_size(
+    setup: Setup, proxy: "Proxy", below: "ResumedStudy", ran: "ResumedStudy | None", beliefs: "Mapping[str, Belief] | None"
+) -> Configuration | None:
+    """Return the configuration of the next trial after the search at the smaller size; None if that one measured nothing.
+
+    Args:
+        below: The study of the smaller size.
+        ran: The study of the full size; None if there is none yet.
+    """
+    from oppa.tuning.proxy.upward import Upward
+
+    taught = [Observation.of(trial, proxy.candidates) for trial in below.observed]
+    if not any(each.measured for each in taught):
+        return None
+    designer = Upward(setup.problem, setup.candidates, proxy, taught, beliefs=beliefs)
+    return _first(setup.problem, setup.candidates, designer, ran)
 
 
 def plan_elsewhere(problem: Problem, designer: str, why: str) -> TunePlan:

@@ -71,6 +71,7 @@ def _with_proxy(rows: Mapping[str, str], plan: TunePlan, smaller: "ProxyPlan") -
     rung, hours = smaller.rung, smaller.expected
     shown = f"{len(smaller.proxy.candidates):,} configurations stand for {smaller.matched:,} of {len(plan.candidates):,}"
     size = f"{rung.hosts} hosts, {rung.layers} layers, a global batch of {rung.global_batch}: {shown}"
+    size += f"; {with_noun(smaller.resumed.trials, 'search trial')} done there" if smaller.resumed else ""
     found = {**rows, "proxy": size}
     if hours is not None and "cost" in rows:
         known = unit(plan.problem.cluster)

@@ -12,6 +12,7 @@ from oppa.tuning.device_budget import MOST_RESERVED
 from oppa.tuning.expectation import Expectation, StartTime, expect, simulated_start
 from oppa.tuning.proxy.stand_ins import Proxy
 from oppa.tuning.proxy.upward import VERIFIED
+from oppa.tuning.resumed_study import ResumedStudy
 from oppa.tuning.spending import gpu_hours
 from oppa.tuning.verification import Interval
 
@@ -54,19 +55,26 @@ def verification(problem: Problem, candidates: Candidates, start_s: StartTime | 
     return expect(dataclasses.replace(problem, limits=limits), candidates, start_s=start_s)
 
 
-def expected_hours(proxy: Proxy, problem: Problem, candidates: Candidates, *, simulated: bool) -> Interval | None:
+def expected_hours(
+    proxy: Proxy, problem: Problem, candidates: Candidates, *, simulated: bool, ran: ResumedStudy | None = None
+) -> Interval | None:
     """Return the expected GPU-hours of both sizes together; None if the prior does not cover the job.
 
     Both ends of the interval assume that both sizes are at theirs.
+
+    Args:
+        ran: The study of the smaller size, of which only the rest counts; None if it has not begun.
     """
     smaller = _with_fewer_trials(proxy.problem)
-    limits = dataclasses.replace(smaller.limits, repeats=0, max_gpu_hours=None)
+    limits = dataclasses.replace(ran.left if ran else smaller.limits, repeats=0, max_gpu_hours=None)
     smaller_start_s, start_s = (simulated_start(each) if simulated else None for each in (smaller, problem))
-    searched = expect(dataclasses.replace(smaller, limits=limits), proxy.candidates, start_s=smaller_start_s)
-    verified = verification(problem, candidates, start_s)
-    if searched is None or verified is None:
+    found = [(problem.cluster, verification(problem, candidates, start_s))]
+    if ran is None or not ran.has_ended:
+        searched = expect(dataclasses.replace(smaller, limits=limits), proxy.candidates, start_s=smaller_start_s)
+        found.append((smaller.cluster, searched))
+    parts = [(cluster, each.break_even.search_s) for cluster, each in found if each is not None]
+    if len(parts) < len(found):
         return None
-    parts = [(proxy.problem.cluster, searched.break_even.search_s), (problem.cluster, verified.break_even.search_s)]
     ends = (sum(gpu_hours(cluster, getattr(part, end)) for cluster, part in parts) for end in ("value", "low", "high"))
     value, low, high = (min(each, problem.limits.max_gpu_hours or each) for each in ends)
     return Interval(value=value, low=low, high=high)

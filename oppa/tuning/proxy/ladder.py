@@ -43,9 +43,7 @@ def climb(setup: Setup, options: SessionOptions, designer: str, beliefs: Mapping
         InfeasibleError: no configuration could run; the study keeps the trials.
     """
     problem, candidates = setup.problem, setup.candidates
-    if setup.simulator is not None:
-        raise InputError(f"`{problem.name}` is replayed, and a table has no smaller size", hint="remove [proxy]")
-    proxy = resumed(problem, candidates, options.folder) or choose(problem, candidates)
+    proxy = proxy_in(setup, options.folder)
     rule = make_rule(problem.search_options.stopping or designers.default_stopping(designer), problem.limits)
     observations = _search_smaller(setup, options, proxy, designer, beliefs, rule)
     made = Upward(problem, candidates, proxy, observations, beliefs=beliefs)
@@ -56,6 +54,18 @@ def climb(setup: Setup, options: SessionOptions, designer: str, beliefs: Mapping
         if found is None:
             raise nothing_feasible(executor.study, problem)
         return SearchResult.of(executor, found, ended)
+
+
+def proxy_in(setup: Setup, folder: Path | None) -> Proxy:
+    """Return the smaller size of a search in a folder: that of an earlier session if there is one, else a stated or proposed one.
+
+    Raises:
+        InputError: the job has no smaller size.
+    """
+    problem, candidates = setup.problem, setup.candidates
+    if setup.simulator is not None:
+        raise InputError(f"`{problem.name}` is replayed, and a table has no smaller size", hint="remove [proxy]")
+    return (folder and resumed(problem, candidates, folder)) or choose(problem, candidates)
 
 
 def resumed(problem: Problem, candidates: Candidates, folder: Path) -> Proxy | None:
@@ -76,8 +86,7 @@ def _search_smaller(
     Raises:
         InfeasibleError: no configuration could run there.
     """
-    spent = _spent_at_full_size(setup.problem, options.folder)
-    problem = limited(proxy, setup.problem, setup.candidates, spent_at_full_size=spent)
+    problem = limited_in(setup, proxy, options.folder)
     request = setup.request if setup.runner.in_process else setup.request.resolve(problem.cluster)
     smaller = dataclasses.replace(setup, problem=problem, candidates=proxy.candidates, request=request)
     nested = dataclasses.replace(options, folder=options.folder / FOLDER, part_of=options.folder, expected=None)
@@ -91,9 +100,10 @@ def _search_smaller(
         return [Observation.of(trial, proxy.candidates) for trial in trials]
 
 
-def _spent_at_full_size(problem: Problem, folder: Path) -> float:
-    """Return the GPU-hours that earlier sessions of a study spent at full size."""
-    if not (folder / FILE).is_file():
-        return 0.0
-    with Study(folder) as study:
-        return spending_on(study.trials(), problem, idle_s=study.idle_s()).gpu_hours
+def limited_in(setup: Setup, proxy: Proxy, folder: Path) -> Problem:
+    """Return the proxy's problem with its share of the limits, given what earlier sessions of the study in a folder spent at full size."""
+    spent = 0.0
+    if (folder / FILE).is_file():
+        with Study(folder) as study:
+            spent = spending_on(study.trials(), setup.problem, idle_s=study.idle_s()).gpu_hours
+    return limited(proxy, setup.problem, setup.candidates, spent_at_full_size=spent)

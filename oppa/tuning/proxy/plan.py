@@ -1,14 +1,16 @@
 """Plan a search in two sizes before it starts: the smaller size, what it shows, and the expected GPU-hours."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
-from oppa.problem.candidates import Candidates
-from oppa.problem.problem import Problem
 from oppa.tuning.proxy.budget import expected_hours
-from oppa.tuning.proxy.choice import choose
+from oppa.tuning.proxy.ladder import limited_in, proxy_in
+from oppa.tuning.proxy.nested import FOLDER
 from oppa.tuning.proxy.rung import Rung
 from oppa.tuning.proxy.stand_ins import Proxy
+from oppa.tuning.resumed_study import ResumedStudy
+from oppa.tuning.session import Setup
 from oppa.tuning.verification import Interval
 
 
@@ -19,6 +21,8 @@ class ProxyPlan:
     proxy: Proxy
     expected: Interval | None
     """Expected GPU-hours of both sizes together; None if the prior does not cover the job."""
+    resumed: ResumedStudy | None
+    """The study of the smaller size that the search resumes; None if the search begins one."""
 
     @property
     def rung(self) -> Rung:
@@ -37,14 +41,21 @@ class ProxyPlan:
             "configurations": len(self.proxy.candidates),
             "matched": self.matched,
             "expected_gpu_hours": self.expected and dataclasses.asdict(self.expected),
+            **({"study": self.resumed.to_dict()} if self.resumed else {}),
         }
 
 
-def plan_proxy(problem: Problem, candidates: Candidates, *, simulated: bool) -> ProxyPlan:
-    """Return the plan of a job's smaller size; raises InputError if it has none.
+def plan_proxy(setup: Setup, folder: Path | None, full_size: ResumedStudy | None) -> ProxyPlan:
+    """Return the plan of a job's smaller size, as a search in a folder has it.
 
     Args:
-        simulated: Trials are simulated, so that their start-up is known.
+        full_size: The study of the full size in that folder; None if there is none yet.
+
+    Raises:
+        InputError: the job has no smaller size, or the folder has the study of another one.
     """
-    proxy = choose(problem, candidates)
-    return ProxyPlan(proxy=proxy, expected=expected_hours(proxy, problem, candidates, simulated=simulated))
+    proxy, simulated = proxy_in(setup, folder), setup.runner.in_process
+    ran = ResumedStudy.of(folder / FOLDER, limited_in(setup, proxy, folder), simulated=simulated) if folder else None
+    left = dataclasses.replace(setup.problem, limits=full_size.left) if full_size else setup.problem
+    expected = expected_hours(proxy, left, setup.candidates, simulated=simulated, ran=ran)
+    return ProxyPlan(proxy=proxy, expected=expected, resumed=ran)

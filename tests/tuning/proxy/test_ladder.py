@@ -1,5 +1,7 @@
 """A search in two sizes is one study with another inside; it resumes, and never passes the limit on GPU-hours."""
 
+import shutil
+
 import pytest
 
 import oppa
@@ -9,6 +11,7 @@ from oppa.study import Study
 from oppa.study.records import SEARCH
 from oppa.tuning.proxy.budget import smaller_trials
 from oppa.tuning.proxy.nested import FOLDER, nested_study
+from oppa.tuning.proxy.rung import Rung
 from oppa.tuning.proxy.upward import VERIFIED
 from tests.sampling import nightly
 
@@ -83,6 +86,19 @@ def test_a_plan_states_what_both_sizes_are_expected_to_cost(make_job) -> None:
     assert values["proxy"]["hosts"] == 2 and 0 < values["proxy"]["matched"] <= values["configurations"]
     assert values["proxy"]["expected_gpu_hours"]["value"] < values["expected"]["search_gpu_hours"]
     assert planned.first.devices == 16
+
+
+@pytest.mark.slow
+def test_a_plan_of_a_study_has_the_size_and_the_next_trial_of_its_search(make_job, found, tmp_path) -> None:
+    whole, ended = api.plan(make_job("proxy = {}\n")), api.plan(make_job("proxy = {}\n"), study=found.study)
+    assert ended.first is None and ended.proxy.rung == Rung.of(nested_study(found.study).problem)
+    shutil.copytree(found.study / FOLDER, tmp_path / "study" / FOLDER)  # as if it had ended before the full size
+    between = api.plan(make_job("proxy = {}\n"), study=tmp_path / "study")
+    with Study(found.study) as study:
+        assert between.first == study.trials()[0].configuration
+    assert between.proxy.resumed.trials == VERIFIED and between.proxy.expected.value < whole.proxy.expected.value
+    with pytest.raises(InputError, match="is the study of another problem"):
+        api.plan(make_job("proxy = {hosts = 4, layers = 12}\n"), study=found.study)
 
 
 @pytest.mark.parametrize(("stated", "smaller"), [(1, VERIFIED), (9, 3), (30, 10), (31, 11)])
