@@ -12,6 +12,7 @@ from oppa.problem.detect import Machine, this_machine
 from oppa.problem.launch_line.framework_commands import line_of_command
 from oppa.problem.launch_line.line import LaunchLine, read_line
 from oppa.problem.launch_line.words import texts
+from oppa.problem.stated_words import is_profiler
 from oppa.tuning.formats.stated import table
 from oppa.tuning.launch_line import (
     accelerate,
@@ -120,6 +121,10 @@ def _devices(sources: LineSources, framework: str, settings: Mapping[str, Any]) 
         return dataclasses.replace(devices, per_host=per_host, origin="--set")
     if devices.per_host is None and launcher is None and not sources.line.stage("step"):
         name = sources.line.program_name
+        if is_profiler(sources.line.program.text):
+            raise InputError(
+                f"`{name}` profiles the program, and would slow down each trial", hint="give the line without it and its options"
+            )
         words = [sources.line.program.text, *texts(sources.line.arguments)]
         same = line_of_command(words, count=_stated_ranks(sources), variables=_stated_variables(sources))
         such = f", such as `{written_out(sources, same)}`" if same else ""

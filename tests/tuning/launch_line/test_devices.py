@@ -88,6 +88,12 @@ def test_a_program_that_may_start_ranks_itself_is_not_taken_for_one_process(line
     assert devices(line, devices_per_host=4) == (1, 4)
 
 
+def test_a_profiler_in_front_of_a_launcher_is_named() -> None:
+    with pytest.raises(InputError, match="`nsys` profiles the program") as refused:
+        devices("nsys profile -o report torchrun --nproc-per-node 8 train.py")
+    assert refused.value.hint == "give the line without it and its options"
+
+
 def test_a_program_whose_source_starts_ranks_is_not_taken_for_one_process(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "start.py").write_text("import deepspeed.launcher.runner\ndeepspeed.launcher.runner.main()\n")
