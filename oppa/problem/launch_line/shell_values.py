@@ -254,6 +254,8 @@ class Variables:
             return missing
         name, index, how, rest = match["name"], match["index"], match["how"] or "", match["rest"] or ""
         value = self._value(name, index or "")
+        if part.source == "~" and value is None:  # there is no home, so the program gets the word as it stands
+            return [dataclasses.replace(missing[0], missing=False)]
         if how.startswith(("#", "%", "/")):
             return trimmed(value, how, rest) or missing
         stated = value is not None and (bool("".join(piece.text for piece in value)) or not how.startswith(":"))
