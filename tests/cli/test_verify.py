@@ -159,9 +159,10 @@ def test_a_budget_that_is_too_small_leaves_the_verdict_open(finished) -> None:
 
 
 def test_a_plan_names_the_trials_after_which_its_budget_ends(finished) -> None:
-    hours = json.loads(finished("verify", "s", "--dry-run", "--json").stdout)["gpu_hours"]
-    printed = finished("verify", "s", "--dry-run", "--max-gpu-hours", f"{hours / 2:g}").stdout
-    assert "ends it after about" in printed and "of 6 trials" in printed
+    many = ("verify", "s", "--dry-run", "--rounds", 20)
+    hours = json.loads(finished(*many, "--json").stdout)["gpu_hours"]
+    printed = finished(*many, "--max-gpu-hours", f"{hours / 2:g}").stdout
+    assert "ends it after about" in printed and "of 40 trials" in printed
 
 
 def test_a_dry_run_measures_and_writes_nothing(finished) -> None:
