@@ -5,13 +5,17 @@ import dataclasses
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
+from oppa import catalog
 from oppa.launchers import agent
 from oppa.launchers.hosts import HostsLauncher
 from oppa.problem.cluster import Cluster
+from oppa.problem.command import LaunchCommand, Originals, StepFormat
+from oppa.problem.command_table import formats
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.training import Limits, Training
@@ -118,3 +122,32 @@ def script(path: Path, text: str) -> Path:
     path.write_text(text)
     path.chmod(0o755)
     return path
+
+
+COMMAND_LIMITS = Limits(trial_time_s=60, grace_s=1)
+
+
+@pytest.fixture(scope="module")
+def command_launcher():
+    """The launcher of users' own programs."""
+    with LocalLauncher(load_runner(catalog.find("runners", "command")), study=STUDY, grace_s=1) as launcher:
+        yield launcher
+
+
+@pytest.fixture
+def command_trial(command_launcher, tmp_path):
+    """Run a program's text as a trial; `words` come behind it."""
+
+    def run(program, *words, steps=4, pattern=None, format=None, files=(), ranks=1, limits=None, harmless=False, **watching):
+        (tmp_path / "program.py").write_text(textwrap.dedent(program))
+        pattern = formats()[format]["pattern"] if format else pattern
+        how = StepFormat(pattern=pattern, format=format or "") if pattern else None
+        start = [sys.executable]
+        if ranks > 1:
+            start += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{devices}"]
+        command = LaunchCommand(argv=(*start, str(tmp_path / "program.py"), *words), files=tuple(files), steps=how)
+        command = dataclasses.replace(command, originals=Originals(argv=command.argv)) if harmless else command
+        spec = dataclasses.replace(script_spec(steps=steps, ranks=ranks), command=command)
+        return run_trial(command_launcher, tmp_path / "trial", spec, limits=limits or COMMAND_LIMITS, **watching)
+
+    return run

@@ -11,43 +11,13 @@ import pytest
 
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, JobError
-from oppa.problem.command import Argument, ConfigFile, LaunchCommand, Originals, StepFormat
+from oppa.problem.command import Argument, ConfigFile, LaunchCommand
 from oppa.problem.command_table import formats
 from oppa.problem.job import load_job
-from oppa.problem.training import Limits
-from oppa.trials.local import LocalLauncher
-from oppa.trials.runner import load_runner, require_program
+from oppa.trials.runner import require_program
 from oppa.trials.trial import run_trial
 from tests.sampling import nightly
-from tests.trials.conftest import STUDY, ends_at, script_spec
-
-LIMITS = Limits(trial_time_s=60, grace_s=1)
-
-
-@pytest.fixture(scope="module")
-def launcher():
-    with LocalLauncher(load_runner(catalog.find("runners", "command")), study=STUDY, grace_s=1) as launcher:
-        yield launcher
-
-
-@pytest.fixture
-def act(launcher, tmp_path):
-    """Run a program's text as a trial; `words` come behind it."""
-
-    def run(program, *words, steps=4, pattern=None, format=None, files=(), ranks=1, limits=None, harmless=False, **watching):
-        (tmp_path / "program.py").write_text(textwrap.dedent(program))
-        pattern = formats()[format]["pattern"] if format else pattern
-        how = StepFormat(pattern=pattern, format=format or "") if pattern else None
-        start = [sys.executable]
-        if ranks > 1:
-            start += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{devices}"]
-        command = LaunchCommand(argv=(*start, str(tmp_path / "program.py"), *words), files=tuple(files), steps=how)
-        command = dataclasses.replace(command, originals=Originals(argv=command.argv)) if harmless else command
-        spec = dataclasses.replace(script_spec(steps=steps, ranks=ranks), command=command)
-        return run_trial(launcher, tmp_path / "trial", spec, limits=limits or LIMITS, **watching)
-
-    return run
-
+from tests.trials.conftest import COMMAND_LIMITS, ends_at, script_spec
 
 REPORTING = """
     import sys, time, oppa_client
@@ -60,19 +30,19 @@ REPORTING = """
 """
 
 
-def test_a_program_that_reports_is_started_as_it_stands(act, tmp_path):
-    result = act(REPORTING, "{steps}", "{micro_batch}", "a b", "{{}}")
+def test_a_program_that_reports_is_started_as_it_stands(command_trial, tmp_path):
+    result = command_trial(REPORTING, "{steps}", "{micro_batch}", "a b", "{{}}")
     assert (result.outcome, result.steps, result.losses, result.memory_bytes) == ("completed", 4, (0, 1, 2, 3), 7)
     assert "took 4 1 a b {}" in (tmp_path / "trial" / "stdout.log").read_text()
 
 
-def test_a_program_that_would_go_on_gets_the_end_of_the_trial(act, tmp_path):
-    assert act(REPORTING, "1000").outcome == "completed"
+def test_a_program_that_would_go_on_gets_the_end_of_the_trial(command_trial, tmp_path):
+    assert command_trial(REPORTING, "1000").outcome == "completed"
     assert "took 4" in (tmp_path / "trial" / "stdout.log").read_text()
 
 
-def test_a_stop_rule_ends_it_early(act):
-    result = act(REPORTING, "1000", steps=900, stop_rule=ends_at(3))
+def test_a_stop_rule_ends_it_early(command_trial):
+    result = command_trial(REPORTING, "1000", steps=900, stop_rule=ends_at(3))
     assert result.outcome == "terminated_early" and 3 <= result.steps < 100
 
 
@@ -84,16 +54,16 @@ def test_a_stop_rule_ends_it_early(act):
         ("OSError(5)", "failed"),
     ],
 )
-def test_an_uncaught_error_is_reported(act, error, outcome):
-    result = act(f"import oppa_client\ntrial = oppa_client.open_trial()\nraise {error}")
+def test_an_uncaught_error_is_reported(command_trial, error, outcome):
+    result = command_trial(f"import oppa_client\ntrial = oppa_client.open_trial()\nraise {error}")
     assert (result.outcome, result.rank) == (outcome, 0) and error.partition("(")[0].split("'")[0] and result.traceback
 
 
-def test_a_program_finds_report_and_no_module_that_it_would_not_find_without_oppa(act, tmp_path):
+def test_a_program_finds_report_and_no_module_that_it_would_not_find_without_oppa(command_trial, tmp_path):
     names = sorted({path.stem for path in (catalog.root() / "runners").iterdir()} - {"__pycache__"})
     look = "import sys, importlib.util\nprint(*[name for name in sys.argv[1:] if importlib.util.find_spec(name)])"
     without = subprocess.run([sys.executable, "-P", "-c", look, *names], capture_output=True, text=True, check=True, cwd=tmp_path)
-    act(f"{look}\nimport oppa_client\noppa_client.open_trial().step(0.01)", *names)
+    command_trial(f"{look}\nimport oppa_client\noppa_client.open_trial().step(0.01)", *names)
     assert (tmp_path / "trial" / "stdout.log").read_text().splitlines()[-1] == without.stdout.strip()
     assert {"deepspeed", "torch", "rank"} <= set(names) and "torch" in without.stdout
 
@@ -106,28 +76,28 @@ PRINTING = """
 """
 
 
-def test_steps_are_read_from_what_it_prints_and_it_is_ended_once_there_are_enough(act):
-    result = act(PRINTING, pattern=r"took (?P<ms>[\d.]+) ms, loss (?P<loss>[\d.]+)")
+def test_steps_are_read_from_what_it_prints_and_it_is_ended_once_there_are_enough(command_trial):
+    result = command_trial(PRINTING, pattern=r"took (?P<ms>[\d.]+) ms, loss (?P<loss>[\d.]+)")
     assert (result.outcome, result.steps, set(result.step_times_s), set(result.losses)) == ("completed", 4, {0.02}, {2.5})
 
 
-def test_without_a_time_the_clock_counts(act):
-    result = act(PRINTING, pattern=r"step (?P<step>\d+):")
+def test_without_a_time_the_clock_counts(command_trial):
+    result = command_trial(PRINTING, pattern=r"step (?P<step>\d+):")
     assert result.outcome == "completed" and all(0.015 < each < 0.5 for each in result.step_times_s[1:])
 
 
-def test_a_progress_bar_that_shows_a_step_again_counts_it_once(act):
+def test_a_progress_bar_that_shows_a_step_again_counts_it_once(command_trial):
     bar = r"""
         import sys, time
         for step in range(1, 1000):
             time.sleep(0.01)
             sys.stderr.write(f"\rEpoch 0:   1%|#  | {step}/1000 [00:01<00:10,  8.30it/s]" * 2)
     """
-    assert act(bar, pattern=formats()["lightning"]["pattern"]).steps == 4
+    assert command_trial(bar, pattern=formats()["lightning"]["pattern"]).steps == 4
 
 
-def test_a_stop_rule_ends_a_program_without_the_client(act):
-    result = act(PRINTING, steps=900, pattern=r"took (?P<ms>[\d.]+) ms", stop_rule=ends_at(3))
+def test_a_stop_rule_ends_a_program_without_the_client(command_trial):
+    result = command_trial(PRINTING, steps=900, pattern=r"took (?P<ms>[\d.]+) ms", stop_rule=ends_at(3))
     assert result.outcome == "terminated_early" and result.steps < 100
 
 
@@ -140,8 +110,8 @@ def test_a_stop_rule_ends_a_program_without_the_client(act):
         ("sys.exit(0)", "failed", "ended after 1 of 4 steps"),
     ],
 )
-def test_how_such_a_program_fails_is_reported(act, end, outcome, cause):
-    result = act(f"import sys\nprint('took 20.0 ms')\n{end}", pattern=r"took (?P<ms>[\d.]+) ms")
+def test_how_such_a_program_fails_is_reported(command_trial, end, outcome, cause):
+    result = command_trial(f"import sys\nprint('took 20.0 ms')\n{end}", pattern=r"took (?P<ms>[\d.]+) ms")
     assert result.outcome == outcome and cause in result.cause
 
 
@@ -157,17 +127,17 @@ TRAINING = """
 
 
 @pytest.mark.parametrize("format", ["hf-trainer", None])
-def test_a_harmless_trial_ends_with_the_programs_own_last_step_before_it_evaluates_or_saves(act, tmp_path, format):
-    result = act(
-        TRAINING, str(tmp_path / "saved"), "100", steps=9, limits=dataclasses.replace(LIMITS, q_min=3), format=format, harmless=True
+def test_a_harmless_trial_ends_with_the_programs_own_last_step_before_it_evaluates_or_saves(command_trial, tmp_path, format):
+    result = command_trial(
+        TRAINING, str(tmp_path / "saved"), "100", steps=9, limits=dataclasses.replace(COMMAND_LIMITS, q_min=3), format=format, harmless=True
     )
     assert (result.outcome, result.steps, result.cause) == ("completed", 5, "")
     assert not (tmp_path / "saved").exists()
 
 
-def test_a_program_that_is_started_as_it_stands_does_what_it_does_after_its_last_step(act, tmp_path):
-    limits = dataclasses.replace(LIMITS, q_min=3)
-    result = act(TRAINING, str(tmp_path / "saved"), "0", steps=9, limits=limits)
+def test_a_program_that_is_started_as_it_stands_does_what_it_does_after_its_last_step(command_trial, tmp_path):
+    limits = dataclasses.replace(COMMAND_LIMITS, q_min=3)
+    result = command_trial(TRAINING, str(tmp_path / "saved"), "0", steps=9, limits=limits)
     assert (result.outcome, result.steps) == ("completed", 5) and (tmp_path / "saved").exists()
 
 
@@ -178,7 +148,7 @@ COUNTING = """
 """
 
 
-def test_progress_bars_of_a_program_that_reports_are_no_steps(act, tmp_path):
+def test_progress_bars_of_a_program_that_reports_are_no_steps(command_trial, tmp_path):
     program = """
         import time, oppa_client
         trial = oppa_client.open_trial()
@@ -189,7 +159,7 @@ def test_progress_bars_of_a_program_that_reports_are_no_steps(act, tmp_path):
             if not trial.step(0.01, loss=float(step)):
                 break
     """
-    result = act(program)
+    result = command_trial(program)
     assert (result.outcome, result.losses) == ("completed", (0.0, 1.0, 2.0, 3.0))
     assert not (tmp_path / "trial" / "recognised").exists()
 
@@ -204,8 +174,8 @@ def test_progress_bars_of_a_program_that_reports_are_no_steps(act, tmp_path):
         ),
     ],
 )
-def test_a_program_takes_its_steps_and_ends_from_wherever_it_counts(act, first, count):
-    result = act(COUNTING, str(first), str(count), steps=10, pattern=r"step (?P<step>\d+) took (?P<ms>[\d.]+) ms")
+def test_a_program_takes_its_steps_and_ends_from_wherever_it_counts(command_trial, first, count):
+    result = command_trial(COUNTING, str(first), str(count), steps=10, pattern=r"step (?P<step>\d+) took (?P<ms>[\d.]+) ms")
     assert (result.outcome, result.steps, set(result.step_times_s)) == ("completed", min(count, 10), {0.02})
 
 
@@ -213,15 +183,15 @@ def test_a_program_takes_its_steps_and_ends_from_wherever_it_counts(act, first, 
     ("count", "outcome"),
     [(0, "failed"), (2, "failed"), (4, "failed"), (5, "completed"), pytest.param(9, "completed", marks=pytest.mark.nightly)],
 )
-def test_a_program_that_ends_by_itself_is_completed_after_q_min_steps(act, count, outcome):
-    result = act(COUNTING, "0", str(count), steps=10, pattern="took (?P<ms>[0-9.]+) ms")
+def test_a_program_that_ends_by_itself_is_completed_after_q_min_steps(command_trial, count, outcome):
+    result = command_trial(COUNTING, "0", str(count), steps=10, pattern="took (?P<ms>[0-9.]+) ms")
     assert (result.outcome, result.steps, result.estimate is not None) == (outcome, count, count > 2)
 
 
 @pytest.mark.parametrize(("settle", "count", "outcome"), [(0, 2, "failed"), (0, 3, "completed"), (20, 22, "failed"), (20, 23, "completed")])
-def test_fewer_than_three_settled_steps_are_never_enough(act, settle, count, outcome):
-    limits, pattern = dataclasses.replace(LIMITS, q_min=2, settle=settle), "took (?P<ms>[0-9.]+) ms"
-    result = act(COUNTING, "0", str(count), steps=30, limits=limits, pattern=pattern)
+def test_fewer_than_three_settled_steps_are_never_enough(command_trial, settle, count, outcome):
+    limits, pattern = dataclasses.replace(COMMAND_LIMITS, q_min=2, settle=settle), "took (?P<ms>[0-9.]+) ms"
+    result = command_trial(COUNTING, "0", str(count), steps=30, limits=limits, pattern=pattern)
     assert (result.outcome, result.estimate is not None) == (outcome, outcome == "completed")
 
 
@@ -232,105 +202,12 @@ TRANSIENT = """
 
 
 @pytest.mark.parametrize(("settle", "steps_per_s"), [(0, 25 / 0.65), (30, 50.0), (47, 50.0), (48, None), (60, None)])
-def test_steps_before_the_program_has_settled_are_not_measured(act, settle, steps_per_s):
-    result = act(TRANSIENT, steps=50, limits=dataclasses.replace(LIMITS, settle=settle), pattern="took (?P<ms>[0-9.]+) ms")
+def test_steps_before_the_program_has_settled_are_not_measured(command_trial, settle, steps_per_s):
+    limits = dataclasses.replace(COMMAND_LIMITS, settle=settle)
+    result = command_trial(TRANSIENT, steps=50, limits=limits, pattern="took (?P<ms>[0-9.]+) ms")
     assert (result.outcome, result.steps) == ("completed" if steps_per_s else "failed", 50)
     assert result.cause == ("" if steps_per_s else f"`settle = {settle}` leaves too few of 50 steps to measure")
     assert (result.estimate and result.estimate.steps_per_s) == (steps_per_s and pytest.approx(steps_per_s))
-
-
-ENDLESS = "import time\ntime.sleep(60)"
-UNREAD = ("print('iter 1: 20 ms')", "no line matches `pattern = 'took (?P<ms>[0-9.]+) ms'`", "iter 1: 20 ms")
-SILENT = ("", "the program printed nothing, and `pattern = ", "")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("program", "cause", "lines", "end"),
-    [
-        *((*UNREAD, end) for end in ("", ENDLESS)),
-        (*SILENT, ""),
-        pytest.param(*SILENT, ENDLESS, marks=pytest.mark.nightly),
-    ],
-)
-def test_a_program_whose_steps_cannot_be_read_is_reported(act, program, cause, lines, end):
-    limits = dataclasses.replace(LIMITS, trial_time_s=2.0) if end else LIMITS
-    result = act(f"{program}\n{end}", pattern="took (?P<ms>[0-9.]+) ms", limits=limits)
-    assert result.outcome == ("timed_out" if end else "failed")
-    assert result.cause.startswith("no step was seen") and cause in result.cause and ("within 2 s" in result.cause) == bool(end)
-    assert result.traceback == lines
-
-
-def test_a_program_that_never_reports_fails_with_the_reason(act):
-    cause = act("print('done')").cause
-    assert cause.startswith("no step was reported: the program never called `trial.step(...)`")
-    assert f"no known format ({', '.join(formats())})" in cause
-
-
-@pytest.mark.parametrize("pattern", [None, "took (?P<ms>[0-9.]+) ms"])
-@pytest.mark.parametrize(
-    ("program", "outcome", "cause"),
-    [
-        ("raise ValueError('3 layers')", "failed", "ValueError: 3 layers (the command exited with code 1 before its first step)"),
-        ("import sys\nsys.exit('no data')", "failed", "no data (the command exited with code 1 before its first step)"),
-        ("raise type('OutOfMemoryError', (RuntimeError,), {})('CUDA')", "out_of_memory", "OutOfMemoryError: CUDA"),
-        ("raise RuntimeError('CUDA error: CUBLAS_STATUS_ALLOC_FAILED')", "out_of_memory", "CUBLAS_STATUS_ALLOC_FAILED"),
-    ],
-)
-def test_a_crash_before_the_first_step_shows_its_exception(act, program, outcome, cause, pattern):
-    result = act(program, pattern=pattern)
-    assert result.outcome == outcome and cause in result.cause
-
-
-@pytest.mark.parametrize(
-    ("line", "end", "outcome"),
-    [
-        ("offloaded, so as not to run out of memory", "raise FileNotFoundError('train.parquet')", "failed"),
-        ("offloaded, so as not to run out of memory", "sys.exit(1)", "out_of_memory"),
-        ("(EngineCore pid=7) torch.OutOfMemoryError: CUDA out of memory.", "raise RuntimeError('no engine: see above')", "out_of_memory"),
-        ("Cuda failure 2 'out of memory'", "raise RuntimeError('NCCL error in: NCCLUtils.hpp:317')", "out_of_memory"),
-    ],
-)
-def test_a_remark_on_memory_does_not_hide_the_exception_that_ended_the_program(act, line, end, outcome):
-    assert act(f"import sys\nprint({line!r}, flush=True)\n{end}").outcome == outcome
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("helper", ["time.sleep(60)", "[print('on', flush=True) or time.sleep(0.1) for _ in range(600)]"])
-def test_a_program_has_ended_although_a_process_that_it_leaves_holds_its_output(act, helper):
-    """A loader or a writer of checkpoints outlives the rank that started it, which was killed."""
-    program = f"""
-        import os, subprocess, sys
-        begun, begins = os.pipe()
-        helper = "import os, sys, time; os.write(int(sys.argv[1]), b'.'); {helper}"
-        subprocess.Popen([sys.executable, "-c", helper, str(begins)], pass_fds=[begins])
-        os.read(begun, 1)
-        print("last words", flush=True)
-        os.kill(os.getpid(), 9)
-    """
-    result = act(program, limits=dataclasses.replace(LIMITS, trial_time_s=30))
-    assert result.outcome == "failed" and "killed by SIGKILL" in result.cause
-
-
-def test_a_crash_after_some_steps_shows_its_exception(act):
-    result = act("print('took 20.0 ms')\nraise ValueError('3 layers')", pattern="took (?P<ms>[0-9.]+) ms")
-    assert (result.cause, result.steps) == ("ValueError: 3 layers (the command exited with code 1)", 1)
-    assert result.traceback.endswith("ValueError: 3 layers")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pattern", [None, *nightly("took (?P<ms>[0-9.]+) ms")])
-def test_below_torchrun_the_rank_that_failed_first_is_named(act, pattern):
-    program = """
-        import torch, torch.distributed as dist
-        dist.init_process_group("gloo")
-        if dist.get_rank() == 1:
-            raise ValueError("3 layers")
-        dist.all_reduce(torch.ones(1))
-    """
-    result = act(program, ranks=2, pattern=pattern)
-    assert (result.outcome, result.rank) == ("failed", 1)
-    assert result.cause == "ValueError: 3 layers (the command exited with code 1 before its first step)"
 
 
 FILES = {"json": '{"a": {"b": 1}, "kept": 3}', "yaml": "a: {b: 1}\nkept: 3\n", "toml": "kept = 3 # why\n[a]\nb = 1\n"}
@@ -342,7 +219,7 @@ READING = """
 """
 
 
-def test_a_container_has_the_folders_of_the_client_and_of_the_study(launcher, tmp_path):
+def test_a_container_has_the_folders_of_the_client_and_of_the_study(command_launcher, tmp_path):
     starts = tmp_path / "apptainer"
     starts.write_text('#!/bin/sh\n[ "$2" = "$MOUNTED" ] || exit 3\nshift 3\nexec "$@"\n')
     starts.chmod(0o755)
@@ -350,24 +227,24 @@ def test_a_container_has_the_folders_of_the_client_and_of_the_study(launcher, tm
     argv = ("env", f"MOUNTED=--bind={catalog.client()},{tmp_path}", str(starts), "exec", "image.sif", sys.executable)
     command = LaunchCommand(argv=(*argv, str(tmp_path / "program.py"), "4"))
     spec = dataclasses.replace(script_spec(steps=4, ranks=1), command=command)
-    assert run_trial(launcher, tmp_path / "trials" / "1", spec, limits=LIMITS).outcome == "completed"
+    assert run_trial(command_launcher, tmp_path / "trials" / "1", spec, limits=COMMAND_LIMITS).outcome == "completed"
 
 
-def test_a_copy_names_the_copy_of_another_file(act, tmp_path):
+def test_a_copy_names_the_copy_of_another_file(command_trial, tmp_path):
     (tmp_path / "ds.json").write_text('{"stage": 1}')
     (tmp_path / "args.json").write_text('{"deepspeed": "ds.json"}')
     named = (("arguments", "args.json", {"deepspeed": "{ds}"}), ("ds", "ds.json", {"stage": "{micro_batch}", "rate": 0.5}))
     files = [ConfigFile(name=name, path=str(tmp_path / path), keys=keys) for name, path, keys in named]
     shown = 'import json, sys\nprint(json.load(open(json.load(open(sys.argv[1]))["deepspeed"])))'
-    act(shown, "{arguments}", files=files)
+    command_trial(shown, "{arguments}", files=files)
     assert "{'stage': 1, 'rate': 0.5}" in (tmp_path / "trial" / "stdout.log").read_text()
 
 
-def test_configuration_files_are_copied_with_their_keys_rewritten(act, tmp_path):
+def test_configuration_files_are_copied_with_their_keys_rewritten(command_trial, tmp_path):
     keys = {"a.b": "{micro_batch}", "new.c": "mbs{micro_batch}"}
     for kind, content in FILES.items():
         (tmp_path / f"config.{kind}").write_text(content)
-    act(
+    command_trial(
         READING,
         *(f"{{{kind}}}" for kind in FILES),
         files=[ConfigFile(name=kind, path=str(tmp_path / f"config.{kind}"), keys=keys) for kind in FILES],
@@ -394,8 +271,8 @@ SYNCHRONIZED = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop_rule", [*nightly(None), ends_at(3)], ids=["all its steps", "ended early"])
-def test_all_ranks_end_after_the_same_step_without_a_message(act, tmp_path, stop_rule):
-    result = act(SYNCHRONIZED, ranks=2, steps=5 if stop_rule is None else 900, stop_rule=stop_rule)
+def test_all_ranks_end_after_the_same_step_without_a_message(command_trial, tmp_path, stop_rule):
+    result = command_trial(SYNCHRONIZED, ranks=2, steps=5 if stop_rule is None else 900, stop_rule=stop_rule)
     assert result.outcome == ("completed" if stop_rule is None else "terminated_early")
     printed = re.findall(r"rank \d took (\d+)", (tmp_path / "trial" / "stdout.log").read_text())  # ranks may print into one line
     assert printed == [str(result.steps)] * 2
