@@ -24,6 +24,7 @@ from typing import ClassVar
 import torch
 from torch.autograd.profiler import profile
 
+from oppa.problem.memory_lines import reports_lack_of_memory
 from oppa.training.torch_internals import (
     AllocationEvent,
     ProfilerEvent,
@@ -35,11 +36,7 @@ from oppa.training.torch_internals import (
 )
 from oppa.units import format_bytes
 
-_ALLOCATOR_MESSAGES = (
-    *("DefaultCPUAllocator", "not enough memory", "std::bad_alloc", "Cannot allocate memory", "out of memory"),
-    *("_ALLOC_FAILED", "_ALLOCATION_FAILED"),  # statuses of the libraries of CUDA and ROCm
-    *("Failed to CUDA calloc", "Failed to CUDA malloc", "Failed to CUDA host alloc"),  # NCCL's
-)
+_ON_CPUS = ("DefaultCPUAllocator", "not enough memory", "Cannot allocate memory")  # in torch's own messages
 _ONEDNN = "could not create a primitive"  # observed when generated code does not fit; an unsupported primitive has a longer message
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -229,9 +226,14 @@ def ran_out_of_memory(error: BaseException) -> bool:
             return True
         if isinstance(link, OSError) and link.errno == errno.ENOMEM:
             return True
-        if isinstance(link, RuntimeError) and (str(link) == _ONEDNN or any(message in str(link) for message in _ALLOCATOR_MESSAGES)):
+        if isinstance(link, RuntimeError) and _is_of_memory(str(link)):
             return True
     return False
+
+
+def _is_of_memory(message: str) -> bool:
+    """Return whether the message of an error reports a failed allocation, by torch or by a library below it."""
+    return message == _ONEDNN or any(words in message for words in _ON_CPUS) or reports_lack_of_memory(message, None)
 
 
 def allocation_failure(error: BaseException) -> str:
