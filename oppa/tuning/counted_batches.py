@@ -25,11 +25,17 @@ HINT = (
 )
 
 
-def refuse_counted_batches(problem: Problem, study: Study, trials: Iterable[Trial]) -> None:
-    """Raise InputError if the totals of two trials show that the bar of the user's program counts batches."""
+def refuse_counted_batches(problem: Problem, study: Study, trials: Iterable[Trial], totals: dict[int, int | None]) -> None:
+    """Raise InputError if the totals of two trials show that the bar of the user's program counts batches.
+
+    Args:
+        totals: Totals that were read before, by the number of the trial; this call adds those of new trials.
+    """
     if problem.command is None or problem.command.steps is not None:
         return
-    shown = ((trial.configuration, recognised(study.trial_folder(trial))[1]) for trial in trials if trial.step_times_s)
+    timed = [trial for trial in trials if trial.step_times_s]
+    totals |= {trial.id: recognised(study.trial_folder(trial))[1] for trial in timed if trial.id not in totals}
+    shown = ((trial.configuration, totals[trial.id]) for trial in timed)
     bars = [(configuration, total) for configuration, total in shown if total is not None and total >= FEWEST]
     for one, other in itertools.pairwise(sorted(bars, key=lambda bar: bar[0].global_batch)):
         if _count_batches(one, other):

@@ -48,11 +48,11 @@ def search(
         RepeatedFailureError: no trial took a step, and the last ones failed in the same way.
         InputError: the steps of an undeclared program turn out to be batches.
     """
-    study, limits, learned = executor.study, executor.problem.limits, dict[int, float]()
+    study, limits, learned, totals = executor.study, executor.problem.limits, dict[int, float](), dict[int, int | None]()
     while True:
         study.recover()
         now = _StudyState.of(executor, candidates, watches_drift=watches_drift)
-        refuse_counted_batches(executor.problem, study, now.counted)
+        refuse_counted_batches(executor.problem, study, now.counted, totals)
         _teach(designer, now, learned)
         purpose, candidate, reason = _next(executor, candidates, designer, now, watches_drift=watches_drift, ends_unpaid=ends_unpaid)
         prediction = None if candidate is None else prediction_of(designer, candidate)
