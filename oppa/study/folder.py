@@ -120,7 +120,7 @@ class Study:
     def open_session(self, facts: Mapping[str, str]) -> None:
         """Begin a session of this tuner, and store facts that explain its trials: command, versions, hardware."""
         now = self._clock()
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute(
                 "INSERT INTO sessions (tuner, started_at, seen_at, facts) VALUES (?, ?, ?, ?)",
                 (self._tuner, now, now, json.dumps(dict(facts))),
@@ -129,7 +129,7 @@ class Study:
     def store_limits(self, limits: Limits) -> None:
         """Store the limits and prices of this session, if they differ from those that the study has."""
         if limits != self.problem.limits:
-            with self._transaction() as connection:
+            with self.transaction() as connection:
                 rows = [(key, json.dumps(value)) for key, value in limits_meta(limits).items()]
                 connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
             self.meta.update(limits_meta(limits))
@@ -138,12 +138,12 @@ class Study:
     def holding(self) -> Iterator[None]:
         """Count the time between trials as well, inside the context: the launcher holds devices for this tuner."""
         self._idle_from = self._clock()
-        with self._transaction():
+        with self.transaction():
             self._count_idle()
         try:
             yield
         finally:
-            with contextlib.suppress(StudyError), self._transaction() as connection:
+            with contextlib.suppress(StudyError), self.transaction() as connection:
                 self._count_idle()
                 connection.execute("UPDATE sessions SET idle_from = NULL WHERE tuner = ?", (self._tuner,))
             self._idle_from = None
@@ -184,7 +184,7 @@ class Study:
         """
         purpose = purpose if pairing is None else VERIFICATION
         now = self._clock()
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             if purpose == SEARCH and claim_checks.search_trials(connection, configuration) != tried:
                 return None
             if purpose == SEARCH and limit is not None and claim_checks.search_trials(connection) >= limit:
@@ -253,7 +253,7 @@ class Study:
     def record_lost(self, lease: Lease) -> None:
         """Record the seconds of a trial that was taken over, once its processes are gone; it held its devices until now."""
         seconds = self._lasted_s(lease)
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute(
                 "UPDATE trials SET seconds = MAX(COALESCE(seconds, 0), ?) WHERE id = ? AND outcome = 'interrupted'", (seconds, lease.trial)
             )
@@ -262,7 +262,7 @@ class Study:
     def recover(self) -> list[int]:
         """Mark the trials of dead tuners as interrupted, invalidate their leases, and return the ids of these trials."""
         now = self._clock()
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             gone = recovery.recover(connection, host=self._host, now=now)
             if self._idle_from is not None and now - self._idle_from >= SIGN_OF_LIFE_S:
                 self._count_idle()
@@ -345,14 +345,14 @@ class Study:
 
     def _lasted_s(self, lease: Lease) -> float:
         """Return the seconds since a trial of this tuner started; this tuner's own clock is trusted, so that an overrun counts."""
-        with self._transaction():
+        with self.transaction():
             self._leave_out_queue(lease)
         (row,) = self._file.select(f"SELECT started_at FROM trials WHERE id = {lease.trial:d}")
         return max(0.0, self._clock() - held_time.number_in(row["started_at"], self._clock()))
 
     def _update(self, lease: Lease, values: dict[str, Any]) -> None:
         columns = ", ".join(f"{name} = ?" for name in values)
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             self._leave_out_queue(lease)
             cursor = connection.execute(
                 f"UPDATE trials SET {columns} WHERE id = ? AND token = ? AND outcome IS NULL", (*values.values(), lease.trial, lease.token)
@@ -379,7 +379,7 @@ class Study:
     def _set_apart(self, trial: int | None, fault: str) -> None:
         """Leave a damaged trial out from now on; damage may have taken its number, too."""
         _log.warning("trial %s is damaged in `%s`, and is left out: %s", trial, self._file.path, fault)
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute("UPDATE trials SET purpose = ? WHERE id IS ?", (DAMAGED, trial))
 
     @property
@@ -387,7 +387,8 @@ class Study:
         return self._file.connection
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Run a block in a transaction of the file: no other tuner changes the study meanwhile."""
         counted = self._idle_from, self._queued_s
         try:
             with self._file.transaction() as connection:

@@ -41,9 +41,10 @@ class ExportedBest:
 def write_best(study: Study, problem: Problem, best: Trial) -> ExportedBest:
     """Write `best/`: configuration.json, trial.json, run.sh, README.md, and a folder for each format that can express the winner.
 
-    A job without a model is of a program that is none of these frameworks. Raises StudyError if the folder cannot be written.
+    A job without a model is of a program that is none of these frameworks. Tuners that end together write one after the other.
+    Raises StudyError if the folder cannot be written.
     """
-    with disk_errors(study.folder / "best"):
+    with study.transaction(), disk_errors(study.folder / "best"):
         return _written(study, problem, best)
 
 
