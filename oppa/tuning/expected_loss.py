@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from oppa.table.goodput import goodput
+from oppa.tuning.surrogate.covariance import cholesky
 from oppa.tuning.surrogate.distributions import Joint, Normal
-from oppa.tuning.surrogate.map_fit import cholesky
 
 NOISE_SCALES = 24
 BEYOND = 4.0

@@ -19,6 +19,7 @@ def winners(candidates: Sequence[Configuration]) -> tuple[Configuration, Configu
     return next(each for each in candidates if each.tp == each.pp == 1), next(each for each in candidates if each.tp > 1)
 
 
+@pytest.mark.slow
 def test_tuners_that_end_together_write_whole_folders(study: Study, limited: Problem, winners: tuple[Configuration, Configuration]) -> None:
     def write(number: int) -> None:
         with Study(study.folder) as own:

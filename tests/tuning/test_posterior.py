@@ -10,7 +10,9 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from oppa.tuning.acquisition import bound
 from oppa.tuning.designers.oppa import Oppa
-from oppa.tuning.surrogate.map_fit import cholesky, covariance, fit, negative_log_posterior
+from oppa.tuning.surrogate.covariance import cholesky, covariance
+from oppa.tuning.surrogate.log_posterior import LogPosterior
+from oppa.tuning.surrogate.map_fit import fit
 from oppa.tuning.surrogate.posterior import Posterior
 
 
@@ -27,10 +29,6 @@ def likelihood(model: SingleTaskGP) -> ExactMarginalLogLikelihood:
     return ExactMarginalLogLikelihood(model.likelihood, model)
 
 
-def free(model: SingleTaskGP) -> list[torch.nn.Parameter]:
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
 def test_the_posterior_is_botorchs(process) -> None:
     rows = torch.arange(len(process.points))
     ours = process.at(rows)
@@ -45,44 +43,45 @@ def test_the_posterior_of_many_is_that_of_each(process) -> None:
     once = posterior.at(inputs[:, :p], inputs[:, p], inputs[:, p + 1 : -1], inputs[:, -1])
     many = inputs.repeat(160, 1)  # more than one chunk
     often = posterior.at(many[:, :p], many[:, p], many[:, p + 1 : -1], many[:, -1])
+    widest = posterior.at(many[:, :p], many[:, p], many[:, p + 1 : -1], many[:, -1], widest=True)
     torch.testing.assert_close(often.mean, once.mean.repeat(160))
     torch.testing.assert_close(often.stddev, once.stddev.repeat(160))
+    torch.testing.assert_close(widest.mean, often.mean)
+    assert (widest.stddev >= often.stddev).all()
 
 
 def test_the_likelihood_with_its_priors_is_gpytorchs(process) -> None:
-    model = process.model
+    model, ours = process.model, LogPosterior.of(process.model)
+    vector_to_parameters(parameters_to_vector(ours.parameters).detach() + 0.3, ours.parameters)  # not at the optimum, where it is flat
     mll = likelihood(model)
     theirs = -mll(model(*model.train_inputs), model.train_targets) * len(model.train_targets)
     logarithms = sum(value(module).log().sum() for _, module, _, value, _ in model.named_priors())  # the density is theirs
-    torch.testing.assert_close(negative_log_posterior(model), theirs - logarithms, rtol=1e-7, atol=1e-6)
+    loss, gradient = ours.loss(parameters_to_vector(ours.parameters).detach())
+    slopes = torch.autograd.grad(theirs - logarithms, ours.parameters)
+    assert loss == pytest.approx(float((theirs - logarithms).detach()), rel=1e-7, abs=1e-6)
+    assert gradient.abs().max() > 0.1
+    torch.testing.assert_close(gradient, torch.cat([slope.flatten() for slope in slopes]), rtol=1e-5, atol=1e-6)
 
 
 def test_its_gradient_is_that_of_finite_differences(process) -> None:
-    model, step = process.model, 1e-5
-    parameters = free(model)
-    start = parameters_to_vector(parameters).detach() + 0.3  # not at the optimum, where all are 0
-
-    def loss(vector: torch.Tensor) -> torch.Tensor:
-        vector_to_parameters(vector, parameters)
-        return negative_log_posterior(model)
-
-    gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss(start.clone()), parameters)])
+    posterior, step = LogPosterior.of(process.model), 1e-5
+    start = parameters_to_vector(posterior.parameters).detach() + 0.3
+    _, gradient = posterior.loss(start)
     units = step * torch.eye(len(start), dtype=start.dtype)
-    with torch.no_grad():
-        differences = torch.stack([(loss(start + unit) - loss(start - unit)) / (2 * step) for unit in units])
+    both = [(posterior.loss(start + unit)[0], posterior.loss(start - unit)[0]) for unit in units]
+    differences = torch.tensor([(above - below) / (2 * step) for above, below in both], dtype=torch.float64)
     assert gradient.abs().max() > 0.1
     torch.testing.assert_close(gradient, differences, rtol=1e-4, atol=1e-5)
 
 
 def test_the_optimum_is_no_worse_than_botorchs(process) -> None:
-    model = process.model
-    parameters = free(model)
-    start = parameters_to_vector(parameters).detach() + 0.5
+    model, posterior = process.model, LogPosterior.of(process.model)
+    start = parameters_to_vector(posterior.parameters).detach() + 0.5
     losses = []
     for search in (fit, lambda model: fit_gpytorch_mll(likelihood(model))):
-        vector_to_parameters(start.clone(), parameters)
+        vector_to_parameters(start.clone(), posterior.parameters)
         search(model)
-        losses.append(float(negative_log_posterior(model).detach()))
+        losses.append(posterior.loss(parameters_to_vector(posterior.parameters).detach())[0])
     assert losses[0] <= losses[1] + 0.01  # theirs seeks the mode of the values themselves
 
 

@@ -159,10 +159,11 @@ class Oppa:
         rows = torch.from_numpy(free(len(self.infeasible), taken))
         rows = rows[~self.infeasible[rows]]
         rows = rows[self._deviations[rows].argsort(stable=True)]  # the frameworks' defaults win ties
-        slack, returnable = self.log_slack.of_candidates(rows, bounded=True), standings(self._seen)
-        may_fit = slack.mean < TOO_LARGE * slack.stddev
-        if may_fit.any() or returnable:
-            rows, slack = rows[may_fit], Normal(slack.mean[may_fit], slack.stddev[may_fit])
+        returnable, (fitting, slack) = standings(self._seen), self._may_fit(rows)
+        if len(fitting) or returnable:
+            rows = fitting
+        else:
+            slack = self.log_slack.of_candidates(rows, bounded=True)
         if not len(rows):
             return None
         if not returnable:
@@ -170,6 +171,17 @@ class Oppa:
                 return self._chance.suggest(set(range(len(self.infeasible))).difference(rows.tolist()))
             slack = self._stated_slack(rows)
         return most_valuable(rows, self.averaged_rate, slack, self._seen, self._problem, running=running)
+
+    def _may_fit(self, rows: Tensor) -> tuple[Tensor, Normal]:
+        """Return the candidates whose memory leaves them a chance to fit, with their log(memory / limit).
+
+        The widest deviations rule out most of those that are too large, so that few need the exact ones.
+        """
+        wide = self.log_slack.of_candidates(rows, bounded=True, widest=True)
+        rows = rows[wide.mean < TOO_LARGE * wide.stddev]
+        slack = self.log_slack.of_candidates(rows, bounded=True)
+        may_fit = slack.mean < TOO_LARGE * slack.stddev
+        return rows[may_fit], Normal(slack.mean[may_fit], slack.stddev[may_fit])
 
     def _stated_slack(self, rows: Tensor) -> Normal:
         """Return log(memory / stated limit) of candidates, for the first trials: the predicted memory may be too large."""

@@ -36,7 +36,8 @@ def rates(observations: Sequence[Observation]) -> Data:
 
 def trial_variance(observations: Sequence[Observation]) -> float:
     """Return the variance of log throughput between trials of one candidate, from a prior value and the repeats so far."""
-    repeated = by_candidate(seen for seen in observations if seen.measured).values()
+    measured = by_candidate(seen for seen in observations if seen.measured).values()
+    repeated = [trials for trials in measured if len(trials) > 1]
     spread = sum(statistics.pvariance([seen.log_steps_per_s or 0.0 for seen in trials]) * len(trials) for trials in repeated)
     freedom = sum(len(trials) - 1 for trials in repeated)
     return (EXPECTED_WEIGHT * TRIAL_STDDEV**2 + spread) / (EXPECTED_WEIGHT + freedom)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from oppa.tuning.surrogate.map_fit import cholesky
+from oppa.tuning.surrogate.covariance import cholesky
 
 SWEEPS = 60
 TOLERANCE = 1e-5

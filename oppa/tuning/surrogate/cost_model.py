@@ -14,6 +14,7 @@ from torch import Tensor
 
 from oppa.cost.coefficients import Belief
 from oppa.cost.workload import Formula, Workload
+from oppa.tuning.surrogate.threads import map_chunks
 
 CHUNK = 16384
 """Candidates per chunk: their columns stay in the cache."""
@@ -58,20 +59,21 @@ class CostModel:
         shifts = shift.split(CHUNK) if shift.dim() == 2 else [shift[None]] * len(parts)
         return torch.cat([self._value(part, own) for part, own in zip(parts, shifts, strict=True)])
 
-    @torch.inference_mode(False)
-    @torch.enable_grad()
     def linearised(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Return the value and the slopes at candidates, by number, shapes (n,) and (n, k).
 
         Each candidate gets a copy of the shift. No candidate depends on the copy of another, so one backward pass gives all slopes.
         """
-        values, slopes = zip(*(self._differentiated(part, shift) for part in self._parts(rows)), strict=True)
+        parts = self._parts(rows)
+        values, slopes = zip(*map_chunks(self._differentiated, parts, [shift] * len(parts)), strict=True)
         return torch.cat(values), torch.cat(slopes)
 
     def _parts(self, rows: Tensor | slice) -> list[Workload]:
         work = self._work.take(rows)
         return [work.take(slice(start, start + CHUNK)) for start in range(0, len(work), CHUNK)]
 
+    @torch.inference_mode(False)
+    @torch.enable_grad()
     def _differentiated(self, work: Workload, shift: Tensor) -> tuple[Tensor, Tensor]:
         """Return the value of n candidates and its slopes, shapes (n,) and (n, k)."""
         own = shift.expand(len(work), -1).clone().requires_grad_()

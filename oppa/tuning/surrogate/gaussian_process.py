@@ -40,8 +40,9 @@ from torch import Tensor
 
 from oppa.tuning.surrogate import censoring, outliers
 from oppa.tuning.surrogate.cost_model import MeanFunction
+from oppa.tuning.surrogate.covariance import prior_covariance
 from oppa.tuning.surrogate.distributions import Joint, Normal
-from oppa.tuning.surrogate.map_fit import fit, negative_log_posterior, prior_covariance
+from oppa.tuning.surrogate.map_fit import fit
 from oppa.tuning.surrogate.posterior import Posterior
 from oppa.tuning.surrogate.threads import use_one_thread
 
@@ -176,13 +177,13 @@ class GaussianProcess:
             inputs = self._inputs(data.rows, *self._with_error(slopes, value - slopes @ self._anchor, data.side != 0))
             target, noise, log_odd = self._stand_ins(inputs, data)
             model = self._model(inputs, target, noise)
-            fit(model)
+            log_density = fit(model)
             self.model, self.observed, self._known = model, data.rows, data.noise
             self._log_noise = math.log(float(model.likelihood.second_noise.detach()))
             self._posterior = Posterior.of(model, p=self.points.shape[1])
             if self._move(self._posterior) < SETTLED:
                 break
-        self.log_evidence = log_odd - float(negative_log_posterior(self.model).detach())
+        self.log_evidence = log_odd + log_density
 
     def _begin_anew(self) -> None:
         """Set coefficients, kernel and nugget to the medians of their priors."""
@@ -193,18 +194,23 @@ class GaussianProcess:
         self._log_noise = 2 * math.log(self._expected_nugget)
 
     @torch.inference_mode()
-    def at(self, rows: Tensor | slice, *, bounded: bool = False) -> Normal:
-        """Return the posterior at candidates, by number, without nuggets: of f, or with the error of bounds, to compare with one."""
+    def at(self, rows: Tensor | slice, *, bounded: bool = False, widest: bool = False) -> Normal:
+        """Return the posterior at candidates, by number, without nuggets.
+
+        Args:
+            bounded: Return f with the error of bounds, to compare with one, in place of f.
+            widest: Return standard deviations that are at least as large, and cost less by far.
+        """
         slopes, centre = (table[rows] for table in self._linearised())
         slopes, centre = self._with_error(slopes, centre, bounded)
         if self._posterior is None:
             residual, offset, _ = self.kernel.kernels
             return Normal(centre, (residual.outputscale + offset.outputscale + slopes.square().sum(dim=1)).sqrt())
-        return self._posterior.at(self.points[rows], self.layouts[rows], slopes, centre)
+        return self._posterior.at(self.points[rows], self.layouts[rows], slopes, centre, widest=widest)
 
-    def of_candidates(self, rows: Tensor | slice, *, bounded: bool = False) -> Normal:
-        """Return the posterior of candidates that were never tried, nuggets included: of f, or with the error of bounds."""
-        belief = self.at(rows, bounded=bounded)
+    def of_candidates(self, rows: Tensor | slice, *, bounded: bool = False, widest: bool = False) -> Normal:
+        """Return the posterior of candidates that were never tried, nuggets included; the arguments are those of `at`."""
+        belief = self.at(rows, bounded=bounded, widest=widest)
         return Normal(belief.mean, (belief.stddev.square() + self.nugget**2).sqrt())
 
     @torch.inference_mode()

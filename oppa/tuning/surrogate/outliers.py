@@ -14,7 +14,7 @@ Notation (n observations):
 import torch
 from torch import Tensor
 
-from oppa.tuning.surrogate.map_fit import cholesky
+from oppa.tuning.surrogate.covariance import cholesky
 
 FREEDOM = 3.0
 """Degrees of freedom: the fewest with a finite variance."""

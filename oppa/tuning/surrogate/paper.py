@@ -23,8 +23,8 @@ from torch import Tensor
 from oppa.cost import paper
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.workload import Formula, Workload
+from oppa.tuning.surrogate.covariance import cholesky
 from oppa.tuning.surrogate.distributions import Normal, belief_of
-from oppa.tuning.surrogate.map_fit import cholesky
 
 
 class PriorMean(Mean):

@@ -9,16 +9,18 @@ Notation (n observations, m candidates, p parameters, k coefficients):
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from oppa.tuning.surrogate.covariance import cholesky, covariance
 from oppa.tuning.surrogate.distributions import Joint, Normal
-from oppa.tuning.surrogate.map_fit import cholesky, covariance
+from oppa.tuning.surrogate.threads import map_chunks
 
-CHUNK = 4096
+CHUNK = 512
 """Candidates per chunk: their covariances with all observations stay in the cache."""
 
 
@@ -79,19 +81,30 @@ class Posterior:
         )
 
     @torch.inference_mode()
-    def at(self, points: Tensor, layouts: Tensor, slopes: Tensor, centre: Tensor) -> Normal:
-        """Return the posterior at m candidates: points (m, p), layouts (m,), slopes (m, k), centre (m,)."""
-        shifts, variances = [], []
-        own = self.scaled.square().sum(dim=1)
-        for x, layout, slope in zip(points.split(CHUNK), layouts.split(CHUNK), slopes.split(CHUNK), strict=True):
-            k = self._matern(x / self.scales, self.scaled, own).add_(
-                (layout[:, None] == self.layouts).to(x.dtype).mul_(self.layout_variance)
-            )
-            k.addmm_(slope, self.slopes.T)
-            shifts.append(k @ self.weights)
-            known = (k @ self.inverse.T).square_().sum(dim=1)
-            variances.append(self.variance + self.layout_variance + slope.square().sum(dim=1) - known)
+    def at(self, points: Tensor, layouts: Tensor, slopes: Tensor, centre: Tensor, *, widest: bool = False) -> Normal:
+        """Return the posterior at m candidates: points (m, p), layouts (m,), slopes (m, k), centre (m,).
+
+        Args:
+            widest: Return the prior's standard deviations. They are at least as large, and cost less by far.
+        """
+        present, numbers = layouts.unique(return_inverse=True)
+        offsets = self.layout_variance * (present[:, None] == self.layouts)
+        compute = functools.partial(self._of_chunk, offsets, widest=widest)
+        shifts, variances = zip(*map_chunks(compute, numbers.split(CHUNK), points.split(CHUNK), slopes.split(CHUNK)), strict=True)
         return Normal(centre + torch.cat(shifts), torch.cat(variances).clamp_min_(1e-12).sqrt_())
+
+    @torch.inference_mode()
+    def _of_chunk(self, offsets: Tensor, numbers: Tensor, points: Tensor, slopes: Tensor, *, widest: bool) -> tuple[Tensor, Tensor]:
+        """Return by how much the means of candidates are above their centres, and their variances, shapes (m,).
+
+        Args:
+            offsets: Covariance of each layout's offset with those of the observations, shape (layouts, n).
+            numbers: The row of each candidate's layout in `offsets`, shape (m,).
+        """
+        k = self._matern(points / self.scales, self.scaled, self.scaled.square().sum(dim=1))
+        k.add_(offsets[numbers]).addmm_(slopes, self.slopes.T)
+        variance = self.variance + self.layout_variance + slopes.square().sum(dim=1)
+        return k @ self.weights, variance if widest else variance - (k @ self.inverse.T).square_().sum(dim=1)
 
     @torch.inference_mode()
     def jointly(self, points: Tensor, layouts: Tensor, slopes: Tensor, centre: Tensor, own: Tensor) -> Joint:
