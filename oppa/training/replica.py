@@ -59,9 +59,10 @@ class Replica:
         stages = [family.stage(parts[number], weights=weights) for number in numbers]
         self._modules = [replicate(stage, spec.configuration, mesh, spec.training) for stage in stages]
         self._optimizers = optimizers_for(self._modules, spec.configuration, mesh, spec.training)
-        self._tied = TiedEmbeddings(self._modules, mesh) if spec.model.tied and spec.configuration.pp > 1 else None
-        most, tied = spec.training.gradient_clipping, spec.model.tied
-        self._clipping = Clipping(self._modules, mesh, tied=tied, most=most) if most else None
+        self._is_tied = spec.model.tied and not spec.model.entry_point  # the parts of a user's module share no weights
+        self._tied = TiedEmbeddings(self._modules, mesh) if self._is_tied and spec.configuration.pp > 1 else None
+        most = spec.training.gradient_clipping
+        self._clipping = Clipping(self._modules, mesh, tied=self._is_tied, most=most) if most else None
         self._statistics: GradientStatistics | None = None
         self._answered: Answered | None = None
         self._recorder: PassRecorder | None = None
@@ -136,7 +137,7 @@ class Replica:
             over: Gradients to compare with the mean gradient (`GradientStatistics`).
         """
         self.close()
-        layout = layout_of_stages(self._modules, self._mesh, tied=self._spec.model.tied)
+        layout = layout_of_stages(self._modules, self._mesh, tied=self._is_tied)
         self._statistics = GradientStatistics(layout, noise_scale=noise_scale, over=over)
         return self._statistics
 

@@ -116,6 +116,13 @@ def test_a_vit_that_is_none_is_refused(change: dict[str, object]) -> None:
     assert next(iter(change)) in refusal.value.hint
 
 
+@pytest.mark.slow
+def test_the_parts_of_a_users_module_share_no_weights_even_if_its_job_states_a_tied_embedding(pool: RankPool, alone: Alone) -> None:
+    tied = dataclasses.replace(FAMILIES["own"], tied=True)
+    for values in ({"pp": 2}, {"dp": 2, "pp": 2, "zero_stage": 2}):
+        assert pool.losses(configured(**values), tied) == pytest.approx(alone(FAMILIES["own"]), rel=TOLERANCE)
+
+
 HEADS = dataclasses.replace(TINY, layers=6, entry_point=f"{ROOT / 'examples'}:multi_token:MultiToken")
 """Four layers, and two that predict further tokens."""
 
