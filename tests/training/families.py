@@ -30,6 +30,12 @@ FAMILIES = {
 }
 """Vocabularies are odd, so that tp cuts unevenly; `switch` has one choice per token, and biases; `own` is the example's module."""
 
+
+def own(name: str, **dimensions: object) -> Model:
+    """Return the model of an entry point of `own_parts`."""
+    return dataclasses.replace(SHORT, entry_point=f"{ROOT / 'tests' / 'training'}:own_parts:{name}", **dimensions)  # type: ignore[arg-type]
+
+
 TOLERANCE = 1e-5
 """Relative, on losses of about 5 after 4 steps: layouts differ in the order of float32 sums alone (2e-7 seen).
 

@@ -12,7 +12,7 @@ from oppa.training.model.stage import ModelStage
 from oppa.training.model.tensor_parallel import Slice
 from oppa.training.parallel.supported_layouts import require_buildable
 from tests.sampling import sampled
-from tests.training.families import FAMILIES, ROOT, TINY, TOLERANCE, Alone, apart, configured, kinds, name_of
+from tests.training.families import FAMILIES, ROOT, TINY, TOLERANCE, Alone, apart, configured, kinds, name_of, own
 from tests.training.rank_pool import RankPool
 
 ALL_LAYOUTS = [
@@ -121,6 +121,13 @@ def test_the_parts_of_a_users_module_share_no_weights_even_if_its_job_states_a_t
     tied = dataclasses.replace(FAMILIES["own"], tied=True)
     for values in ({"pp": 2}, {"dp": 2, "pp": 2, "zero_stage": 2}):
         assert pool.losses(configured(**values), tied) == pytest.approx(alone(FAMILIES["own"]), rel=TOLERANCE)
+
+
+@pytest.mark.slow
+def test_a_rank_may_have_parts_of_a_users_module_without_weights(pool: RankPool, alone: Alone) -> None:
+    for values in ({"pp": 2}, {"dp": 2, "pp": 2, "zero_stage": 1}, {"dp": 2, "pp": 2, "zero_stage": 3}):
+        losses = pool.losses(configured(**values, stage_layout="Et*4|L"), own("Headless"))
+        assert losses == pytest.approx(alone(own("Headless")), rel=TOLERANCE)
 
 
 HEADS = dataclasses.replace(TINY, layers=6, entry_point=f"{ROOT / 'examples'}:multi_token:MultiToken")

@@ -137,12 +137,10 @@ def average_rest(stages: Iterable[nn.Module], configuration: Configuration, mesh
 
 
 def _replicated(stages: Iterable[nn.Module], mesh: Mesh) -> list[tuple[list[nn.Parameter], MeshAxis]]:
-    """Return the parameters of this rank in groups, each with the axis of ranks that hold the same ones."""
+    """Return the parameters of this rank in groups, each with the axis of ranks that hold the same ones; none if it has no parameters."""
     named = [(name, parameter) for stage in stages for name, parameter in stage.named_parameters()]
-    if mesh.ep.size == 1:
-        return [([parameter for _, parameter in named], mesh.replicas)]
-    spread = [parameter for name, parameter in named if of_expert(name)]
-    dense = [parameter for name, parameter in named if not of_expert(name)]
+    spread = [parameter for name, parameter in named if mesh.ep.size > 1 and of_expert(name)]
+    dense = [parameter for name, parameter in named if mesh.ep.size == 1 or not of_expert(name)]
     return [(parameters, replicas) for parameters, replicas in ((dense, mesh.replicas), (spread, mesh.expert_dp)) if parameters]
 
 

@@ -1,0 +1,35 @@
+"""Entry points of users' modules in parts: small ones, with what the example does not have."""
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from oppa.problem.model import Model
+
+
+class Plain:
+    """Has an embedding, linear blocks and a head."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def embed(self) -> nn.Module:
+        return nn.Embedding(self.model.vocab, self.model.hidden)
+
+    def block(self, index: int) -> nn.Module:
+        return nn.Sequential(nn.LayerNorm(self.model.hidden), nn.Linear(self.model.hidden, self.model.hidden))
+
+    def head(self) -> nn.Module:
+        return nn.Linear(self.model.hidden, self.model.vocab)
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(output.flatten(0, 1), targets.flatten())
+
+
+class Headless(Plain):
+    """Has no weights after the blocks, which predict as many tokens as they are wide."""
+
+    def head(self) -> nn.Module:
+        return nn.Identity()
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        return super().loss(output, targets % self.model.hidden)
