@@ -1,5 +1,8 @@
 """Entry points of users' modules in parts: small ones, with what the example does not have."""
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -33,3 +36,14 @@ class Headless(Plain):
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         return super().loss(output, targets % self.model.hidden)
+
+
+class Dropping(Plain):
+    """Drops half of what its blocks compute, and always trains on the same sequence."""
+
+    def block(self, index: int) -> nn.Module:
+        return nn.Sequential(super().block(index), nn.Dropout(0.5))
+
+    def batch(self, step: int, sequences: Sequence[int]) -> tuple[Tensor, Tensor]:
+        tokens = torch.arange(self.model.seq_len + 1).repeat(len(sequences), 1)
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()

@@ -129,6 +129,7 @@ class TrainingRun:
         ended = self._begin_workers_step(len(share))
         shown = self._source.samples(share)
         self._measure()
+        self._seed_dropout()
         with self._start.step() if self._start else contextlib.nullcontext():
             loss = replica.accumulate(shown.to(self.mesh.device))
             own = (share.start, share.stop, _checksum(shown))
@@ -333,6 +334,10 @@ class TrainingRun:
             self.statistics.resume()
         else:
             self.statistics.pause()
+
+    def _seed_dropout(self) -> None:
+        """Seed what a user's module draws in the step that begins, such as dropout: each rank draws other numbers in each step."""
+        torch.manual_seed(zlib.crc32(f"{self.spec.training.seed}/step {self.steps}/rank {self.mesh.rank}".encode()))
 
     def _followed_by(self, before: int, after: int) -> Followed:
         """Return the batch that the learning rate follows after a change of the global batch from `before` to `after`."""

@@ -1,0 +1,21 @@
+"""A run of a user's module keeps what the module draws."""
+
+import pytest
+
+from tests.training.families import configured, own
+from tests.training.runs import Runs, attempt, losses, steps_of
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_run_with_dropout_goes_on_as_if_it_had_not_stopped(made: Runs) -> None:
+    whole, stopped = (made.new(configured(), model=own("Dropping"), samples=48) for _ in range(2))
+    attempt(stopped, stop_behind=2)
+    for folder in (whole, stopped):
+        attempt(folder)
+    assert losses(steps_of(stopped)) == losses(steps_of(whole)), "to the last bit"
+
+
+def test_replicas_drop_different_numbers(made: Runs) -> None:
+    steps = made.trained(configured(dp=2, micro_batch=4), model=own("Dropping"), samples=16)
+    assert all(step["noise"] > 1e-3 for step in steps), "all sequences are alike, so dropout alone is noise"
