@@ -39,11 +39,22 @@ class Headless(Plain):
 
 
 class Dropping(Plain):
-    """Drops half of what its blocks compute, and always trains on the same sequence."""
+    """Drops half of what its blocks compute."""
 
     def block(self, index: int) -> nn.Module:
         return nn.Sequential(super().block(index), nn.Dropout(0.5))
 
+
+class Alike(Dropping):
+    """Always trains on the same sequence."""
+
     def batch(self, step: int, sequences: Sequence[int]) -> tuple[Tensor, Tensor]:
         tokens = torch.arange(self.model.seq_len + 1).repeat(len(sequences), 1)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+class Still(Dropping):
+    """Drops nothing, because its blocks are in evaluation mode."""
+
+    def block(self, index: int) -> nn.Module:
+        return super().block(index).eval()

@@ -1,4 +1,4 @@
-"""A run of a user's module keeps what the module draws."""
+"""A run of a user's module keeps what the module draws, and how it is set."""
 
 import pytest
 
@@ -17,5 +17,12 @@ def test_a_run_with_dropout_goes_on_as_if_it_had_not_stopped(made: Runs) -> None
 
 
 def test_replicas_drop_different_numbers(made: Runs) -> None:
-    steps = made.trained(configured(dp=2, micro_batch=4), model=own("Dropping"), samples=16)
+    steps = made.trained(configured(dp=2, micro_batch=4), model=own("Alike"), samples=16)
     assert all(step["noise"] > 1e-3 for step in steps), "all sequences are alike, so dropout alone is noise"
+
+
+def test_parts_that_the_module_sets_to_evaluation_stay_so_after_one(made: Runs) -> None:
+    still, plain = (made.new(configured(), model=own(name), samples=24, validation=8, validate_every=8) for name in ("Still", "Plain"))
+    for folder in (still, plain):
+        attempt(folder)
+    assert losses(steps_of(still)) == losses(steps_of(plain))

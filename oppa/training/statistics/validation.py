@@ -75,6 +75,8 @@ class Evaluation:
             counting: Number of samples that count; they come first.
         """
         total, size = torch.zeros(3, dtype=torch.float64, device=self.mesh.device), self.configuration.micro_batch
+        modules = [module for stage in self.stages.values() for module in stage.modules()]
+        training = [module for module in modules if module.training]  # not all: a user's module may keep some in evaluation mode
         for stage in self.stages.values():
             stage.eval()
         for start in range(0, len(batch.inputs), size):
@@ -84,11 +86,11 @@ class Evaluation:
                 counted = self._counted(output[: len(targets)], targets)
                 if self.mesh.tp.index == 0:
                     total += counted
-        for stage in self.stages.values():
-            stage.train()
-            for module in stage.modules():
-                if isinstance(module, FSDPModule):
-                    module.reshard()
+        for module in training:
+            module.training = True
+        for module in modules:
+            if isinstance(module, FSDPModule):
+                module.reshard()
         return total
 
     def _output(self, inputs: Tensor) -> Tensor | None:
