@@ -1,14 +1,15 @@
-"""All ranks of an attempt go on from one checkpoint, also where the file system shows them different ones."""
+"""All ranks of an attempt go on from one checkpoint, also where the file system shows them different ones, with the present options."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 
 import pytest
 
-from oppa.training.run.run_folder import checkpoint_of
+from oppa.training.run.run_folder import RunSpec, checkpoint_of
 from tests.training.families import configured
 from tests.training.rank_pool import RankPool
-from tests.training.runs import Runs
+from tests.training.runs import Runs, attempt, steps_of
 
 pytestmark = pytest.mark.slow
 
@@ -32,3 +33,13 @@ def test_ranks_that_find_different_checkpoints_under_one_name_are_refused(folder
         checkpoint_of(folder, steps).rename(checkpoint_of(folder, 9))
     for found in pool.each("resuming", 2, folders=folders):
         assert found["refused"].startswith("rank 1 finds step 3 and 24 samples in ") and found["refused"].endswith("rank 0 finds 2 and 16")
+
+
+def test_a_resumed_run_follows_another_reference_batch(made: Runs) -> None:
+    folder = made.new(configured(), samples=48, reference_batch=8)
+    attempt(folder, stop_behind=2)
+    run = RunSpec.read(folder)
+    options = dataclasses.replace(run.problem.run_options, reference_batch=32)
+    dataclasses.replace(run, problem=dataclasses.replace(run.problem, run_options=options)).write(folder)
+    attempt(folder)
+    assert [step["learning_rate"] for step in steps_of(folder)] == pytest.approx([3e-3] * 3 + [1.5e-3] * 3), "by the square root"

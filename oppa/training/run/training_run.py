@@ -256,7 +256,8 @@ class TrainingRun:
             configuration = notes.configuration
         self.local_batches = notes.local_batches if notes.configuration == configuration else ()
         self._restore(folder, manifest, notes.noise_scale, configuration)
-        self.steps, self.samples, self._reference_batch = notes.step, notes.samples, notes.reference_batch
+        self.steps, self.samples = notes.step, notes.samples
+        self._reference_batch = self.run_options.reference_batch or notes.reference_batch
         self._earlier_s, self._since_s = notes.elapsed_s, time.monotonic()
         self._followed = notes.followed
         self._followed = self._followed_by(notes.configuration.global_batch, configuration.global_batch)
