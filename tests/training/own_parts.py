@@ -1,5 +1,6 @@
 """Entry points of users' modules in parts: small ones, with what the example does not have."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -58,3 +59,13 @@ class Still(Dropping):
 
     def block(self, index: int) -> nn.Module:
         return super().block(index).eval()
+
+
+class Blinking(Plain):
+    """Has a loss that is no number in every other micro-batch."""
+
+    count = 0
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        self.count += 1
+        return super().loss(output, targets) * (math.nan if self.count % 2 else 1.0)

@@ -1,4 +1,4 @@
-"""A run of a user's module keeps what the module draws, and how it is set."""
+"""A run of a user's module keeps what the module draws, how it is set, and goes on after losses that are no numbers."""
 
 import pytest
 
@@ -26,3 +26,9 @@ def test_parts_that_the_module_sets_to_evaluation_stay_so_after_one(made: Runs) 
     for folder in (still, plain):
         attempt(folder)
     assert losses(steps_of(still)) == losses(steps_of(plain))
+
+
+def test_losses_that_are_no_numbers_end_a_run_only_in_a_row(made: Runs) -> None:
+    folder = made.new(configured(micro_batch=8), model=own("Blinking"), samples=176, statistics_every=0)
+    attempt(folder)
+    assert [step["updated"] for step in steps_of(folder)] == [False, True] * 11

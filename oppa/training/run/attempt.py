@@ -245,10 +245,7 @@ class Attempt:
         )
 
     def _require_finite(self, step: TrainingStep) -> None:
-        if not step.updated:
-            self._not_finite += 1
-        elif step.norms or self.spec.problem.training.gradient_clipping:  # else the gradients were not checked
-            self._not_finite = 0
+        self._not_finite = 0 if step.updated else self._not_finite + 1
         if self._not_finite >= PATIENCE:
             message = f"gradients were not finite for {PATIENCE} steps in a row, the last of them step {step.number}; no weight was changed"
             raise TrainingError(message, hint="lower the learning rate, or check the data of these steps")
