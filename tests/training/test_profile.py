@@ -1,5 +1,6 @@
 """A profile of a run's first steps is what was measured, and a run with a searched order switches to it as it trains."""
 
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
@@ -21,13 +22,14 @@ from oppa.training.parallel.mesh import open_mesh
 from oppa.training.replica import Replica
 from oppa.training.run.attempt import Attempt
 from oppa.training.run.run_folder import SCALES, RunSpec
-from oppa.training.run.schedule_search_process import FOUND
-from oppa.training.run.step import Directive
+from oppa.training.run.schedule_search_process import FOUND, PROFILE
+from oppa.training.run.step import Directive, TrainingStep
 from oppa.training.run.step_profiling import StepProfiling
 from oppa.training.run.training_run import open_run
 from oppa.trials.trial_folder import TrialSpec
 from tests.training.families import TINY, configured
-from tests.training.runs import Heard, Runs, events, losses, steps_of
+from tests.training.full_disk import full
+from tests.training.runs import Heard, Runs, attempt, events, losses, steps_of
 
 STEPS = 2
 LAYOUTS = [configured(dp=2, pp=2), configured(dp=4, micro_batch=1), configured(dp=2, zero_stage=3)]
@@ -101,6 +103,21 @@ class UntilReordered(Heard):
             if events(self._folder, "reordered"):
                 self._stop_behind = self.steps + 5
         return super().stop_requested()
+
+
+@pytest.mark.slow
+def test_a_full_disk_costs_a_run_its_profile_alone(made: Runs) -> None:
+    folder = made.new(configured(), samples=48, profile_steps=1)
+    with contextlib.ExitStack() as disk:
+
+        def on_step(step: TrainingStep) -> None:
+            if step.number == 1:
+                disk.enter_context(full(1))
+            if step.number == 2:
+                disk.close()
+
+        attempt(folder, on_step)
+    assert len(steps_of(folder)) == 6 and not events(folder, "profiled") and not (folder / PROFILE).exists()
 
 
 @pytest.mark.slow

@@ -160,10 +160,13 @@ class Attempt:
         return Directive(configuration=change, local_batches=local_batches, back_to=back_to, save=save, passes=passes, stop=stop)
 
     def _profiled(self, profile: PipelineProfile, run: TrainingRun) -> None:
-        """Store the profile of the run's first steps, and search for a schedule if the configuration requires it."""
-        write_json(self.folder / PROFILE, profile.to_dict())
-        note(self._ledger, PROFILED, run, step_s=profile.step_s)
-        self._schedule.search(run.configuration)
+        """Store the profile of the run's first steps, and search for a schedule if the configuration requires it and the disk has space."""
+        try:
+            write_json(self.folder / PROFILE, profile.to_dict())
+            note(self._ledger, PROFILED, run, step_s=profile.step_s)
+            self._schedule.search(run.configuration)
+        except OSError as error:
+            _log.warning("the profile was not stored, and no schedule is searched: %s", reason(error))
 
     def _planned(self, run: TrainingRun) -> ControllerDecision:
         return ControllerDecision(configuration=self.spec.planned(run.samples + run.configuration.global_batch))
