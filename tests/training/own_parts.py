@@ -69,3 +69,10 @@ class Blinking(Plain):
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         self.count += 1
         return super().loss(output, targets) * (math.nan if self.count % 2 else 1.0)
+
+
+class Averaging(Plain):
+    """Keeps running statistics of its embedded tokens."""
+
+    def embed(self) -> nn.Module:
+        return nn.Sequential(super().embed(), nn.BatchNorm1d(self.model.seq_len))

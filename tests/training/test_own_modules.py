@@ -1,7 +1,8 @@
-"""A run of a user's module keeps what the module draws, how it is set, and goes on after losses that are no numbers."""
+"""A run of a user's module keeps what the module draws and how it is set, and refuses what no checkpoint has."""
 
 import pytest
 
+from oppa.errors import InputError
 from tests.training.families import configured, own
 from tests.training.runs import Runs, attempt, losses, steps_of
 
@@ -32,3 +33,8 @@ def test_losses_that_are_no_numbers_end_a_run_only_in_a_row(made: Runs) -> None:
     folder = made.new(configured(micro_batch=8), model=own("Blinking"), samples=176, statistics_every=0)
     attempt(folder)
     assert [step["updated"] for step in steps_of(folder)] == [False, True] * 11
+
+
+def test_statistics_that_no_checkpoint_has_are_refused(made: Runs) -> None:
+    with pytest.raises(InputError, match=r"`embedding\.1` of the user module is BatchNorm1d"):
+        attempt(made.new(configured(), model=own("Averaging"), samples=24))

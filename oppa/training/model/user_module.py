@@ -12,6 +12,7 @@ module.
 
 import importlib
 import sys
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -62,3 +63,11 @@ def parts_of(model: Model) -> Parts:
                 f"`entry_point = {module}:{name}` has no `{method}`", hint="define it, as oppa/training/parallel/user_stages.py shows"
             )
     return parts
+
+
+def require_restorable(stages: Iterable[nn.Module]) -> None:
+    """Raise InputError if a module in training mode keeps running statistics, as batch norm does: they are no part of a checkpoint."""
+    for name, module in (named for stage in stages for named in stage.named_modules()):
+        if module.training and getattr(module, "track_running_stats", False):
+            message = f"`{name}` of the user module is {type(module).__name__}, whose running statistics no checkpoint has"
+            raise InputError(message, hint="use a norm without them, such as LayerNorm, or set `track_running_stats = False`")

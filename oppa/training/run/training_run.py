@@ -33,6 +33,7 @@ from oppa.training.checkpoint import saving
 from oppa.training.checkpoint.manifest import Manifest
 from oppa.training.data.batches import Batch
 from oppa.training.data.sources import source_of
+from oppa.training.model.user_module import require_restorable
 from oppa.training.parallel.mesh import Mesh, open_mesh, regrouped
 from oppa.training.parallel.supported_layouts import require_buildable, require_measurable, require_runnable
 from oppa.training.profiler.memory import keep_pages
@@ -320,6 +321,7 @@ class TrainingRun:
     def _watch(self, replica: Replica) -> None:
         """Measure the gradients of a replica, and the state of its worker if each rank holds the whole model."""
         require_measurable(self.configuration, self.statistics_every)
+        require_restorable(replica.stages)
         alone = self.mesh.dp.size == 1  # there are no other workers to compare with
         self.statistics = replica.watch(self.noise_scale, "micro-batches" if alone else self.run_options.statistics)
         if self._worker is not None:
