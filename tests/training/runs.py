@@ -19,6 +19,7 @@ from oppa.problem.training import Limits, RunOptions, Training
 from oppa.training.run import ledger
 from oppa.training.run.attempt import Attempt
 from oppa.training.run.ledger import Line
+from oppa.training.run.run_controller import RunController
 from oppa.training.run.run_folder import Planned, RunSpec
 from oppa.training.run.step import TrainingStep
 from oppa.training.run.supervision import Outcome, RunListener, supervise
@@ -114,7 +115,13 @@ class Runs:
         return self._folder / str(self._count)
 
 
-def attempt(folder: Path, on_step: Callable[[TrainingStep], None] = lambda _: None, *, stop_behind: float = float("inf")) -> None:
+def attempt(
+    folder: Path,
+    on_step: Callable[[TrainingStep], None] = lambda _: None,
+    *,
+    stop_behind: float = float("inf"),
+    controller: RunController | None = None,
+) -> None:
     """Run an attempt in this process, on one rank."""
     run, seen = RunSpec.read(folder), list[TrainingStep]()
 
@@ -123,7 +130,7 @@ def attempt(folder: Path, on_step: Callable[[TrainingStep], None] = lambda _: No
         on_step(step)
 
     trial = TrialSpec.of(run.problem, run.configuration, study=run.uuid, trial=1, steps=0)
-    made = Attempt(folder, stop_requested=lambda: len(seen) >= stop_behind, on_step=stepped)
+    made = Attempt(folder, stop_requested=lambda: len(seen) >= stop_behind, on_step=stepped, controller=controller)
     made.make(trial, rank=0, world=1, rendezvous=f"file://{folder}/{uuid.uuid4()}")
 
 

@@ -6,10 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from oppa.problem.configuration import Configuration
+from oppa.protocol.messages import ChangeFacts, StepFacts
+from oppa.training.checkpoint.manifest import MANIFEST
+from oppa.training.run import ledger
+from oppa.training.run.run_controller import ControllerDecision
 from oppa.training.run.run_folder import RunSpec, checkpoint_of
+from oppa.training.run.step import TrainingStep
 from tests.training.families import configured
 from tests.training.rank_pool import RankPool
-from tests.training.runs import Runs, attempt, steps_of
+from tests.training.runs import Runs, attempt, events, steps_of
 
 pytestmark = pytest.mark.slow
 
@@ -43,3 +49,30 @@ def test_a_resumed_run_follows_another_reference_batch(made: Runs) -> None:
     dataclasses.replace(run, problem=dataclasses.replace(run.problem, run_options=options)).write(folder)
     attempt(folder)
     assert [step["learning_rate"] for step in steps_of(folder)] == pytest.approx([3e-3] * 3 + [1.5e-3] * 3), "by the square root"
+
+
+class Returning:
+    """Requests the weights from before step 3 at the step after step 3."""
+
+    stays, _steps = True, 0
+
+    def step(self, facts: StepFacts) -> None:
+        self._steps += 1
+
+    def changed(self, facts: ChangeFacts) -> None:
+        pass
+
+    def wanted(self, present: Configuration) -> ControllerDecision:
+        return ControllerDecision(configuration=present, before_step=3 if self._steps == 4 else None)
+
+
+def test_a_roll_back_passes_over_a_checkpoint_that_cannot_be_read(made: Runs) -> None:
+    folder = made.new(configured(), samples=48, checkpoint_s=0.0, keep=9)
+
+    def on_step(step: TrainingStep) -> None:
+        if step.number == 3:
+            (checkpoint_of(folder, 3) / MANIFEST).unlink()
+
+    attempt(folder, on_step, controller=Returning())
+    (back,) = events(folder, ledger.ROLLED_BACK)
+    assert back["checkpoint"] == "step-2" and len(steps_of(folder)) == 6

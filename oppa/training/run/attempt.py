@@ -15,6 +15,7 @@ from oppa.pipeline.profile import PipelineProfile
 from oppa.pipeline.torch_csv import parse_schedule
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import ChangeFacts, StepFacts
+from oppa.training.checkpoint.manifest import Manifest
 from oppa.training.reshard.reconfiguration import LayoutChange, Phase
 from oppa.training.run import ledger
 from oppa.training.run.ledger import PROFILED, SAVED, Ledger, note
@@ -172,11 +173,14 @@ class Attempt:
         return ControllerDecision(configuration=self.spec.planned(run.samples + run.configuration.global_batch))
 
     def _back_to(self, run: TrainingRun, step: int) -> str:
-        """Return the name of the newest checkpoint from before a step; empty, with a warning, if none is kept."""
-        for checkpoint in checkpoints(self.folder):
-            if steps_of(checkpoint) <= step:
+        """Return the name of the newest readable checkpoint from before a step; empty, with a warning, if there is none."""
+        for checkpoint in (each for each in checkpoints(self.folder) if steps_of(each) <= step):
+            try:
+                Manifest.read(checkpoint)
                 return checkpoint.name
-        failure = f"no checkpoint from before step {step} is kept"
+            except CheckpointError as error:
+                _log.warning("%s", error.message)
+        failure = f"no readable checkpoint from before step {step} is kept"
         note(self._ledger, ledger.NOT_ROLLED_BACK, run, failure=failure)
         _log.warning("the weights were not restored: %s", failure)
         return ""
