@@ -136,10 +136,11 @@ class Study:
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
-        """Count the time between trials as well, inside the context: the launcher holds devices for this tuner."""
-        self._idle_from = self._clock()
-        with self.transaction():
+        """Count the time between trials as well, inside the context: the launcher holds devices for this tuner, whose search begins now."""
+        self._idle_from = now = self._clock()
+        with self.transaction() as connection:
             self._count_idle()
+            connection.execute("UPDATE sessions SET started_at = ?, seen_at = ? WHERE tuner = ?", (now, now, self._tuner))
         try:
             yield
         finally:
@@ -364,10 +365,11 @@ class Study:
                 self._count_idle(values["seconds"])
 
     def _leave_out_queue(self, lease: Lease) -> None:
-        """Move the start of a trial, and that of the time between trials, by the seconds of the queue since the last call."""
+        """Move a trial, its session and the time between trials by the seconds of the queue since the last call."""
         before, self._queued_s = self._queued_s, self.queued_s()
-        queued_s = self._queued_s - before
+        queued_s, moved = self._queued_s - before, "started_at = started_at + ?1, seen_at = seen_at + ?1"
         self._connection.execute("UPDATE trials SET started_at = started_at + ? WHERE id = ?", (queued_s, lease.trial))
+        self._connection.execute(f"UPDATE sessions SET {moved} WHERE tuner = ?2", (queued_s, self._tuner))
         if self._idle_from is not None:
             self._idle_from += queued_s
 

@@ -295,6 +295,19 @@ def test_the_time_in_the_queue_of_a_job_that_was_requeued_does_not_count(study, 
     assert [trial.seconds for trial in study.trials()] == [3.0, 1.0] and study.idle_s() == 5 + 2 + 4 - 3
 
 
+@pytest.mark.parametrize("pairing", [None, "A|B"], ids=["search", "verification"])
+def test_the_time_in_the_queue_is_no_part_of_the_search(study, completed, clock, queue, pairing) -> None:
+    study.open_session({})
+    clock.now += 7200  # the launcher waits for hosts
+    with study.holding():
+        clock.now += 5
+        lease = study.claim(A)
+        clock.now += 3
+        study.finish(lease, completed)
+        queue(study.claim(B, pairing=pairing))
+    assert study.spent_s() == 8.0
+
+
 def test_the_time_in_the_queue_does_not_count_after_its_tuner_has_died(study, clock, queue) -> None:
     lease = study.claim(A)
     queue(lease)
