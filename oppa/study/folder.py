@@ -22,7 +22,7 @@ from oppa.study.records import LEASE_S, MEASURED, SEARCH, VERIFICATION, HeldTime
 from oppa.study.rows import COLUMNS, read_json, read_lease, read_trial
 from oppa.study.stored_problem import difference, limits_meta, problem_of, sha256
 from oppa.study.study_file import StudyFile
-from oppa.trials.processes import this_process
+from oppa.trials.processes import host_of_processes, this_process
 from oppa.trials.trial import TrialResult
 
 SIGN_OF_LIFE_S = 10.0
@@ -45,7 +45,7 @@ class Study:
         self.folder = Path(folder)
         self._clock = clock
         self._host = host or socket.gethostname()
-        self._tuner = f"{self._host}/{this_process()}:{next(_OPENED)}"
+        self._tuner = f"{host or host_of_processes()}/{this_process()}:{next(_OPENED)}"
         self._idle_from: float | None = None
         self.hosts: Callable[[], Sequence[str]] = tuple
         """Returns the names of the hosts on which this tuner runs trials at present; each of its trials records them at its end."""
@@ -264,7 +264,7 @@ class Study:
         """Mark the trials of dead tuners as interrupted, invalidate their leases, and return the ids of these trials."""
         now = self._clock()
         with self.transaction() as connection:
-            gone = recovery.recover(connection, host=self._host, now=now)
+            gone = recovery.recover(connection, host=self._tuner.rpartition("/")[0], now=now)
             if self._idle_from is not None and now - self._idle_from >= SIGN_OF_LIFE_S:
                 self._count_idle()
         return gone

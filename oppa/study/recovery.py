@@ -11,7 +11,8 @@ def recover(connection: sqlite3.Connection, *, host: str, now: float) -> list[in
     """Mark the trials of dead tuners as interrupted, and return the ids of these trials; the caller holds a transaction.
 
     Args:
-        host: Name of this host, whose processes can be checked; a tuner on another host is dead when its lease ends.
+        host: Name of this host, whose processes can be checked; a tuner on another one, or in another container, is dead when its
+            lease ends.
         now: Seconds since 1970.
     """
     rows = connection.execute("SELECT id, tuner, lease_until, started_at, granted_s FROM trials WHERE outcome IS NULL").fetchall()

@@ -1,6 +1,5 @@
 """End the processes that a tuner left when it was killed together with its shim; the next start finds them by their tags."""
 
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -37,4 +36,5 @@ def _is_dead(tuner: str) -> bool:
     """Return True if a tag names a tuner of this host that is dead; tuners of other hosts count as living."""
     host, _, process = tuner.rpartition("/")
     pid, _, started = process.partition(":")
-    return host == os.uname().nodename and pid.isdigit() and started.isdigit() and not processes.is_living(Process(int(pid), int(started)))
+    here = host == processes.host_of_processes() and pid.isdigit() and started.isdigit()
+    return here and not processes.is_living(Process(int(pid), int(started)))

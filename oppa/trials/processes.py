@@ -14,6 +14,8 @@ from typing import NamedTuple
 STUDY_TAG, TUNER_TAG, LAUNCHER_TAG = "OPPA_STUDY", "OPPA_TUNER", "OPPA_LAUNCHER"
 """Environment variables with which every process of oppa is executed. A variable that is set after a fork is not visible from outside."""
 
+_HOSTS_OWN = 0xEFFFFFFC
+"""Inode of the namespace of processes that is no container's (include/linux/proc_ns.h)."""
 _owns_children = False
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PDEATHSIG = 1
@@ -80,9 +82,17 @@ def signal_name(number: int) -> str:
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
+def host_of_processes() -> str:
+    """Return the name of this host, with a number in a container that numbers its own processes: it may share the host's name."""
+    with contextlib.suppress(OSError):
+        if (number := Path("/proc/self/ns/pid").stat().st_ino) != _HOSTS_OWN:
+            return f"{os.uname().nodename}#{number}"
+    return os.uname().nodename
+
+
 def tuner_tag() -> str:
     """Return the tag of this process, `host/pid:started`, which the processes that it starts carry on every host."""
-    return f"{os.uname().nodename}/{this_process()}"
+    return f"{host_of_processes()}/{this_process()}"
 
 
 def is_living(process: Process) -> bool:

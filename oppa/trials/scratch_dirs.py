@@ -29,4 +29,4 @@ def abandoned(parent: Path, study: str) -> list[Path]:
 
 def _host() -> str:
     """Return a short form of this host's name: sockets in these folders have paths of at most 108 bytes."""
-    return f"{zlib.crc32(os.uname().nodename.encode()):08x}"
+    return f"{zlib.crc32(processes.host_of_processes().encode()):08x}"
