@@ -58,32 +58,52 @@ def main() -> None:
 def follow(folder: Path, name: str, choice: TrackingChoice, *, words: int) -> None:
     """Record the study or the run in a folder until its session reports how it ended.
 
+    The follower of another session records all trials. This one waits for its end, and does nothing if its own session ends before.
+
     Args:
         name: Name of the tracker, one of the choice.
         words: Descriptor that the session writes the status to; its end alone counts as an interruption.
     """
-    with _recorder(folder, name, choice) as recorder:
-        status: Status | None = None
-        while status is None:
+    status: Status | None = None
+    with _lock(file_of(folder, name, ".log")) as lock:
+        while status is None and not _is_taken(lock):
             status = _status(words)
-            recorder.update()
-        recorder.finish(status)
+        if status is not None:
+            return
+        with _recorder(folder, name, choice) as recorder:
+            while status is None:
+                status = _status(words)
+                recorder.update()
+            recorder.finish(status)
+
+
+@contextlib.contextmanager
+def _lock(file: Path) -> Iterator[int]:
+    """Yield the descriptor of the file that followers of one folder and tracker lock."""
+    lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _is_taken(lock: int) -> bool:
+    """Take a lock, and return True unless another follower holds it."""
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 @contextlib.contextmanager
 def _recorder(folder: Path, name: str, choice: TrackingChoice) -> Iterator[SessionRecorder]:
-    """Yield the recorder of a folder once no other session's follower records it with the same tracker."""
-    lock = os.open(file_of(folder, name, ".log"), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        progress = Progress(file_of(folder, name, ".json"))
-        if (folder / SPEC).exists():
-            yield RunRecorder(folder, make_tracker(name, choice, job=RunSpec.read(folder).problem.name), progress)
-            return
-        with Study(folder) as study:
-            yield StudyRecorder(study, make_tracker(name, choice, job=study.problem.name), progress)
-    finally:
-        os.close(lock)
+    """Yield the recorder of a folder."""
+    progress = Progress(file_of(folder, name, ".json"))
+    if (folder / SPEC).exists():
+        yield RunRecorder(folder, make_tracker(name, choice, job=RunSpec.read(folder).problem.name), progress)
+        return
+    with Study(folder) as study:
+        yield StudyRecorder(study, make_tracker(name, choice, job=study.problem.name), progress)
 
 
 def _status(words: int) -> Status | None:

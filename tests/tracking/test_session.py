@@ -1,7 +1,9 @@
 """A session and its trackers: they follow it, and whatever they do, they neither break it nor hold it up."""
 
 import dataclasses
+import fcntl
 import logging
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -11,6 +13,8 @@ import pytest
 from oppa.problem.training import TrackingChoice
 from oppa.study import Study
 from oppa.tracking import session
+from oppa.tracking.follower import follow
+from oppa.tracking.progress import file_of
 from oppa.tracking.session import following
 from tests.tracking import trackers
 from tests.tracking.conftest import DEFAULT, SECRET, try_out
@@ -68,6 +72,17 @@ def test_a_tracker_that_hangs_is_ended(
         try_out(study, DEFAULT, 2.0)
     assert "`trackers:Hanging` has not recorded all" in caplog.text
     assert threading.active_count() == before and len(study.trials()) == 1
+
+
+def test_a_session_does_not_wait_for_the_tracker_of_another_one(study: Study, choice: TrackingChoice) -> None:
+    (name,) = choice.names
+    reading, writing = os.pipe()
+    os.close(writing)  # its session has ended
+    with file_of(study.folder, name, ".log").open("w") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)  # the other session records with this tracker
+        follow(study.folder, name, choice, words=reading)
+    os.close(reading)
+    assert not Path(choice.folder).exists()
 
 
 def test_a_process_that_cannot_start_is_a_warning(choice: TrackingChoice, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
