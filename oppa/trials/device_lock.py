@@ -55,13 +55,21 @@ def private_folder() -> Path:
         StudyError: the folder cannot be made, belongs to another user, or can be entered by others.
     """
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or RUNTIME / str(os.getuid()))
-    folder = runtime / "oppa" if runtime.is_dir() else platformdirs.user_state_path("oppa")
+    folder = runtime / "oppa" if runtime.is_dir() else _state_folder()
     try:
         private_files.private_folder(folder)
     except OppaError as error:
         hint = f"remove it, run `chmod 700 {folder}`, or set XDG_RUNTIME_DIR to a folder of yours"
         raise StudyError(f"`{folder}` is not a folder of yours alone: {error.message}", hint=hint) from error
     return folder
+
+
+def _state_folder() -> Path:
+    """Return oppa's folder in the user's state folder; raises StudyError if the user has no home."""
+    with contextlib.suppress(RuntimeError):
+        if (folder := platformdirs.user_state_path("oppa")).is_absolute():  # earlier versions leave the tilde of a missing home
+            return folder
+    raise StudyError("the user has no home, in which the lock on the devices lies", hint="set XDG_RUNTIME_DIR or HOME to a folder of yours")
 
 
 def _acquire(descriptor: int, on_tick: Callable[[], None]) -> None:

@@ -135,9 +135,19 @@ def known() -> list[Environment]:
 
 
 def home() -> Path:
-    """Return the folder of all environments: OPPA_ENVIRONMENTS, else `oppa/environments` in the user's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get("OPPA_ENVIRONMENTS") or cache / "oppa" / "environments").absolute()
+    """Return the folder of all environments: OPPA_ENVIRONMENTS, else `oppa/environments` in the user's cache.
+
+    Raises:
+        EnvironmentLackingError: neither is known, because the user has no home.
+    """
+    if named := os.environ.get("OPPA_ENVIRONMENTS"):
+        return Path(named).absolute()
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        message = "the user has no home, in which environments of runners lie"
+        raise EnvironmentLackingError(message, hint="set HOME or OPPA_ENVIRONMENTS to a folder of yours") from None
+    return (cache / "oppa" / "environments").absolute()
 
 
 def create(wanted: Environment, tell: Callable[[str], None]) -> None:

@@ -90,7 +90,7 @@ def _assigned(argv: Sequence[str]) -> dict[str, str]:
 def _cache(environment: Mapping[str, str], folder: Path) -> Path:
     """Return the folder in which torch builds extensions (torch/utils/cpp_extension.py, `get_default_build_root`)."""
     known = {**os.environ, **environment}
-    caches = known.get("XDG_CACHE_HOME") or Path(known.get("HOME", "~"), ".cache").expanduser()
+    caches = known.get("XDG_CACHE_HOME") or Path(known.get("HOME") or os.path.expanduser("~"), ".cache")  # noqa: PTH111 (as torch does)
     return (folder / (known.get(DIRECTORY) or Path(caches, "torch_extensions"))).resolve()
 
 

@@ -32,6 +32,18 @@ with exclusive(Cluster(devices_per_host=1, memory_limit_bytes=1), lambda: None):
     print(flush=True)
     time.sleep(100)
 """
+HOMELESS = """
+from oppa.errors import OppaError
+from oppa.trials.device_lock import private_folder
+from oppa.trials.environments import home
+from oppa.trials.extension_locks import ExtensionLocks
+ExtensionLocks({}, since=0.0).remove()
+for find in (private_folder, home):
+    try:
+        find()
+    except OppaError as error:
+        print(error.hint)
+"""
 
 
 @pytest.fixture
@@ -157,3 +169,14 @@ def test_another_user_cannot_open_the_lock(monkeypatch):
         tried = subprocess.run(["flock", "--nonblock", lock, "true"], user=65534, capture_output=True, text=True)
     shutil.rmtree(runtime)
     assert tried.returncode != 0 and "Permission denied" in tried.stderr
+
+
+@pytest.mark.slow
+def test_a_user_without_a_home_is_told_what_to_set():
+    homeless = ["unshare", "--map-user=54321", "env", "--unset=HOME", "--unset=OPPA_ENVIRONMENTS"]
+    homeless += [f"--unset=XDG_{kind}" for kind in ("RUNTIME_DIR", "STATE_HOME", "CACHE_HOME")]
+    if subprocess.run([*homeless, "true"], capture_output=True).returncode:
+        pytest.skip("this machine has no namespaces for its users")
+    done = subprocess.run([*homeless, sys.executable, "-c", HOMELESS], capture_output=True, text=True)
+    hints = [f"set {name} or {other} to a folder of yours" for name, other in (("XDG_RUNTIME_DIR", "HOME"), ("HOME", "OPPA_ENVIRONMENTS"))]
+    assert done.stdout.splitlines() == hints
