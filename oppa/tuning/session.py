@@ -258,16 +258,18 @@ def _running_trials(
         yield SimulatedExecutor(setup.simulator or Simulator.of(problem), seed=options.seed), 0.0, False
         return
     ending_s = max(grace_s, setup.runner.grace_s or 0.0)
+    alone = contextlib.nullcontext(lambda: None)
     with (
         open_backend(setup.request, problem.cluster, folder, name=problem.name, grace_s=grace_s, on_tick=on_tick) as backend,
         backend.launcher(setup.runner, study=study.uuid, grace_s=grace_s) as launcher,
-        parallel_tuners(backend, options.again, folder, grace_s=grace_s) if options.again else contextlib.nullcontext(),
+        parallel_tuners(backend, options.again, folder, grace_s=grace_s) if options.again else alone as warn_of_failed,
     ):
         study.hosts, study.queued_s = backend.hosts, lambda: launcher.queue_time.seconds
         launcher.prepare()  # its imports overlap with ours
         # a pool holds its hosts for the whole session, and releases them after the winner is written
         with study.holding() if backend.pool else contextlib.nullcontext():
-            yield functools.partial(run_trial, launcher), ending_s + (HOSTS_END_S if backend.pool else LOCAL_END_S), backend.is_alone
+            running = functools.partial(run_trial, launcher, on_start=warn_of_failed)
+            yield running, ending_s + (HOSTS_END_S if backend.pool else LOCAL_END_S), backend.is_alone
 
 
 class SilentCallback:

@@ -1,12 +1,15 @@
 """The place of trials is what the user asks for, resolved or refused before anything starts."""
 
 import json
+import logging
+import time
 
 import pytest
 
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.launchers import slurm
 from oppa.launchers.agent import AgentTask
+from oppa.launchers.parallel_tuners import parallel_tuners
 from oppa.launchers.provider import LOCAL, NETLAB, SLOT, SLURM, Backend, HostRequest, WaitingTuner
 from oppa.launchers.resolve import LaunchRequest, open_backend
 from oppa.launchers.slurm_job import slurm_job
@@ -56,6 +59,18 @@ def test_one_host_is_this_one(tmp_path):
         assert engine.tuners == 1
         with engine.launcher(load_runner(SCRIPT_RUNNER), study="00000000-engine", grace_s=1) as launcher:
             assert isinstance(launcher, LocalLauncher)
+
+
+@pytest.mark.slow
+def test_a_parallel_tuner_that_fails_is_reported_once(tmp_path, monkeypatch, caplog):
+    monkeypatch.delenv(SLOT, raising=False)
+    tuners = parallel_tuners(Backend(tuners=2), ["no-command"], tmp_path, grace_s=1)
+    with caplog.at_level(logging.WARNING, "oppa"), tuners as warn_of_failed:
+        while not caplog.records:
+            warn_of_failed()
+            time.sleep(0.01)
+    (record,) = caplog.records
+    assert "tuner 1 exited with code 2" in record.getMessage() and "tuner1.log" in record.getMessage()
 
 
 def test_a_tuner_is_alone_unless_others_run_in_parallel(monkeypatch):
