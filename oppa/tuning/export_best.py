@@ -65,7 +65,7 @@ def _written(study: Study, problem: Problem, best: Trial) -> ExportedBest:
         exported=tuple(name for name in made if name not in refused),
         refused=refused,
     )
-    (folder / "README.md").write_text(_readme(exported, problem, configuration))
+    write_files(folder, {"README.md": _readme(exported, problem, configuration)})
     return exported
 
 
@@ -73,7 +73,7 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
     """Write texts to files of a folder, each whole or not at all, and make scripts executable. Raises OSError if that fails."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        write_atomically(folder / name, text.encode())
+        write_atomically(folder / name, text.encode(errors="surrogateescape"))  # a path may have any bytes
         if name == SCRIPT:
             (folder / name).chmod(0o755)
 

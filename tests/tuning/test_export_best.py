@@ -1,8 +1,10 @@
 """The files of the winner are those of one configuration, however many tuners write them."""
 
 import json
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -32,3 +34,12 @@ def test_tuners_that_end_together_write_whole_folders(study: Study, limited: Pro
     assert json.loads((best / "trial.json").read_text())["configuration"] == configuration.to_dict()
     assert f": {configuration.id}\n" in (best / "README.md").read_text()
     assert all(any(folder.iterdir()) for folder in best.iterdir() if folder.is_dir())
+
+
+def test_the_winner_is_written_whatever_the_bytes_of_its_path(
+    tmp_path: Path, limited: Problem, winners: tuple[Configuration, Configuration]
+) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff-study")
+    with Study.create(folder, limited.to_dict(), limited.fingerprint) as study:
+        write_best(study, limited, trial_of(1, winners[0], 1.0))
+    assert os.fsencode(folder) in (folder / "best" / "README.md").read_bytes()
