@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from oppa.trials import scratch_dirs
+from oppa.trials.file_systems import mounts_in
 
 PERIOD_US = 20_000
 """The period of a quota. It is much shorter than a training step, so that a rank's turns even out within a step.
@@ -65,14 +66,14 @@ def own_group(controller: str) -> Path:
         FileNotFoundError: neither hierarchy is mounted.
     """
     within = {kinds: path for _, kinds, path in (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())}
-    mounts = [line.split()[1:4] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    mounts = list(mounts_in(Path("/proc/self/mounts")))
     for mount, kind, options in mounts:
         if kind == "cgroup" and controller in options.split(","):
             path = next((path for kinds, path in within.items() if controller in kinds.split(",")), "/")
-            return _visible(Path(mount), path)
+            return _visible(mount, path)
     for mount, kind, _ in mounts:
         if kind == "cgroup2":
-            return _visible(Path(mount), within.get("", "/"))
+            return _visible(mount, within.get("", "/"))
     raise FileNotFoundError("no control groups are mounted")
 
 

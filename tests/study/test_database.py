@@ -1,7 +1,9 @@
 """Bad files and bad disks: a clear error, and nothing is lost."""
 
 import contextlib
+import os
 import sqlite3
+from pathlib import Path
 
 import pytest
 
@@ -86,6 +88,14 @@ def test_the_file_system_is_that_of_the_innermost_mount(tmp_path) -> None:
     mounts.write_text(f"root / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\n")
     assert file_system(tmp_path / "study", mounts) == "nfs4"
     assert file_system(tmp_path.parent, mounts) == "ext4"
+
+
+def test_a_mount_may_have_any_name(tmp_path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_bytes(b"root / ext4 rw 0 0\nusb /media/\xfcber vfat rw 0 0\n" + rb"server:/x /net/a\040b\134c nfs4 rw 0 0")
+    assert file_system(tmp_path, mounts) == "ext4"
+    assert file_system(Path(os.fsdecode(b"/media/\xfcber/study")), mounts) == "vfat"
+    assert file_system(Path("/net/a b\\c/study"), mounts) == "nfs4"
 
 
 def test_on_a_network_file_system_one_host_works_on_the_file(tmp_path) -> None:
