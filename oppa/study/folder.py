@@ -219,10 +219,10 @@ class Study:
             self._seen(lease)
             return lease
 
-    def renew(self, lease: Lease) -> None:
-        """Renew a lease; raises LeaseLostError if another tuner has taken the trial over."""
-        now = self._clock()
-        self._update(lease, {"lease_until": now + LEASE_S})
+    def renew(self, lease: Lease, *, ending_s: float = 0.0) -> None:
+        """Renew a lease, also for the seconds in which the processes end; raises LeaseLostError if another tuner has the trial."""
+        lasts_s = max(LEASE_S, LEASE_S / 2 + ending_s)
+        self._update(lease, {"lease_until": self._clock() + lasts_s})
 
     def finish(self, lease: Lease, result: TrialResult) -> None:
         """Record the outcome of a trial on disk; raises LeaseLostError if another tuner has taken the trial over."""

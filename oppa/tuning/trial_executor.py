@@ -172,6 +172,6 @@ class TrialExecutor:
             self._watcher.tick()
             if time.monotonic() >= due:
                 due = time.monotonic() + RENEW_EVERY_S
-                self.study.renew(lease)
+                self.study.renew(lease, ending_s=self.budget.ending_s)
 
         return tick

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import time
 
 import pytest
 
@@ -11,7 +12,9 @@ from oppa.study import Prediction, Study
 from oppa.study.records import BASELINE, DRIFT, SEARCH, VERIFICATION, TimeBudget
 from oppa.trials.throughput import ThroughputEstimate
 from oppa.trials.trial import TrialResult, run_trial
+from oppa.tuning import trial_executor
 from oppa.tuning.designers import make_designer
+from oppa.tuning.device_budget import DeviceBudget
 from oppa.tuning.drift import FEWEST
 from oppa.tuning.search import next_candidate, search
 from oppa.tuning.stopping import make_rule
@@ -259,3 +262,18 @@ def test_a_designer_gets_the_running_trials(limited, candidates) -> None:
     designer = RunningTrials()
     assert next_candidate(limited, candidates, designer, {0, 1}) == 2 and not designer.asked
     assert next_candidate(limited, candidates, designer, {0, 1}, running={1}) == 7 and designer.asked == [({1}, {0, 1})]
+
+
+def test_a_tuner_keeps_its_trial_while_the_processes_end(study, limited, onlooker, candidates, monkeypatch) -> None:
+    monkeypatch.setattr(trial_executor, "RENEW_EVERY_S", 0.0)
+    result = TrialResult(outcome="failed", seconds=120.0)
+
+    def end_slowly(folder, spec, *, on_tick, **watching) -> TrialResult:
+        on_tick()
+        with Study(study.folder, host="another", clock=lambda: time.time() + 90) as other:
+            other.recover()
+        return result
+
+    budget = DeviceBudget(problem=limited, study=study, ending_s=90.0)
+    executor = TrialExecutor(study, limited, end_slowly, onlooker, budget=budget)
+    assert executor.run(study.claim(candidates.configuration(0))) is result
