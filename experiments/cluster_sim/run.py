@@ -5,12 +5,12 @@ A world fixes the seed, the share of elastic jobs, how they scale, and the setti
 
 import concurrent.futures
 import dataclasses
-import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from experiments import published
 from experiments.registry import ELASTIC
+from oppa.bench.worker_pool import worker_pool
 from oppa.cluster.comparison import FREE, NONE, PolicyRow, SharedCluster, compared
 from oppa.cluster.elastic import Elasticity, elastic
 from oppa.cluster.generator import SEREN, generate
@@ -66,8 +66,7 @@ def run(
         tell: Receives the progress.
     """
     worlds = list(worlds)
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(WORKERS, mp_context=context) as pool:
+    with worker_pool(WORKERS) as pool:
         futures = [pool.submit(simulated, world, tables[world.scaling]) for world in worlds]
         for number, _ in enumerate(concurrent.futures.as_completed(futures), start=1):
             tell(f"{number} of {len(worlds)} worlds")

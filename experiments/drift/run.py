@@ -1,9 +1,6 @@
 """Measure what repeats of the incumbent avoid where a machine becomes slower in a search, and what they cost (`oppa bench drift`)."""
 
-import concurrent.futures
 import functools
-import multiprocessing
-import os
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,6 +10,7 @@ import numpy as np
 
 from experiments.drift.search import JOB, TRIALS, loss_of_search
 from oppa.bench.intervals import LEVEL, estimate, mean
+from oppa.bench.worker_pool import worker_pool
 from oppa.report.record import Section
 
 DRIFTS = (0.0, 0.01, 0.02, 0.03)
@@ -42,7 +40,7 @@ def losses(repeats: int) -> Losses:
     """Return the results of all searches, with one process per core."""
     rows = [(drift, watches) for drift in DRIFTS for watches in (False, True)]
     cells = [(*row, seed) for row in rows for seed in range(repeats)]
-    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+    with worker_pool() as pool:
         found = list(pool.map(_searched, *zip(*cells, strict=True)))
     return {row: found[place * repeats : (place + 1) * repeats] for place, row in enumerate(rows)}
 

@@ -3,12 +3,9 @@
 Every target runs once for each arm and seed, under the same noise. All other arms are compared with the search without transfer.
 """
 
-import concurrent.futures
 import dataclasses
 import functools
 import math
-import multiprocessing
-import os
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Self
@@ -18,6 +15,7 @@ from experiments.transfer.cases import CASES
 from oppa.bench.intervals import LEVEL, Estimate, Table, estimate, mean, table_of
 from oppa.bench.runs import SearchRun
 from oppa.bench.scores import best_at, longest_s, seconds_to, trials_to
+from oppa.bench.worker_pool import worker_pool
 from oppa.report.record import Section
 
 HARMED = 1.05
@@ -45,7 +43,7 @@ def to_json(repeats: int, targets: Sequence[str]) -> Mapping[str, object]:
 def runs(repeats: int, targets: tuple[str, ...]) -> list[TransferRun]:
     """Return the runs of every target, arm and seed, with one process per core."""
     cells = [(target, seed) for seed in range(repeats) for target in targets]
-    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+    with worker_pool() as pool:
         return [run for made in pool.map(run_target, *zip(*cells, strict=True)) for run in made]
 
 

@@ -3,9 +3,6 @@
 import concurrent.futures
 import dataclasses
 import functools
-import multiprocessing
-import os
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -16,9 +13,9 @@ from oppa.bench.runs import Key, Log, SearchRun
 from oppa.bench.suites import MOST_TASKS, PEER_SEEDS, SUITES
 from oppa.bench.tasks import load_suite, spread, suite_inputs
 from oppa.bench.variations import PLAIN, VARIATIONS, Variation
+from oppa.bench.worker_pool import worker_pool
 from oppa.errors import InputError
 from oppa.simulator.benchmark_task import BenchmarkTask
-from oppa.trials.processes import die_with_parent
 from oppa.tuning.designer import Designer
 from oppa.tuning.designers import make_designer, require_designer
 from oppa.tuning.designers.oppa import Oppa
@@ -131,23 +128,9 @@ def _keys(comparison: Comparison, tasks: Sequence[BenchmarkTask]) -> Iterator[Ke
 
 def _runs(comparison: Comparison, keys: Sequence[Key]) -> Iterator[SearchRun]:
     """Yield the runs as they end, with one process per core; each is single-threaded and depends only on its seed."""
-    context = multiprocessing.get_context("spawn")
-    pool = concurrent.futures.ProcessPoolExecutor(os.cpu_count(), context, initializer=_settle, initargs=(os.getpid(),))
-    try:
+    with worker_pool() as pool:
         for future in concurrent.futures.as_completed([pool.submit(_run, comparison, *key) for key in keys]):
             yield future.result()
-    except BaseException:
-        for worker in multiprocessing.active_children():  # the next call repeats their runs
-            worker.kill()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _settle(parent: int) -> None:
-    """Make a worker end with its parent and ignore SIGINT, which the parent handles."""
-    die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _run(comparison: Comparison, task_name: str, designer_name: str, seed: int, variation_name: str) -> SearchRun:
