@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from experiments.proxy.tasks import TwoSizes, load
+from oppa.atomic_write import write_atomically
 from oppa.bench.run_designer import TrialRecord, observation, run_designer
 from oppa.errors import InputError
+from oppa.report.record import write_texts, written
 from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.tuning.designers.oppa import Oppa
 from oppa.tuning.proxy.budget import smaller_trials
@@ -123,9 +125,11 @@ def comparisons(
         files: Digests of the files that decide the result, by name.
 
     Raises:
-        InputError: The log has comparisons with other files.
+        InputError: The log has comparisons with other files, or cannot be written.
     """
     done = read_log(out, files)
+    if out:
+        write_texts(out, {})  # refuses a folder that cannot be written before anything runs
     for name in names:
         missing = [seed for seed in range(seeds) if (name, seed) not in done]
         sizes = load(name) if missing else None
@@ -140,24 +144,29 @@ def comparisons(
 
 def read_log(out: Path | None, files: Mapping[str, str]) -> dict[tuple[str, int], TwoSizeComparison]:
     """Return the comparisons in a log, by task and seed; raises InputError if they are with other files."""
-    if out is None or not (out / LOG).is_file():
+    lines = _lines(out)
+    if out is None or not lines:
         return {}
-    first, *lines = (out / LOG).read_text().splitlines()
-    before = json.loads(first).get("files", {})
+    before = json.loads(lines[0]).get("files", {})
     if changed := sorted(name for name in {*before, *files} if before.get(name) != files.get(name)):
         raise InputError(
             f"`{out / LOG}` has comparisons with other files: {', '.join(changed)}", hint="remove it to repeat all its comparisons"
         )
-    read = [TwoSizeComparison(**_tuples(json.loads(line))) for line in lines]
+    read = [TwoSizeComparison(**_tuples(json.loads(line))) for line in lines[1:]]
     return {(each.task, each.seed): each for each in read}
 
 
 def _append(out: Path, entry: Mapping[str, Any], files: Mapping[str, str]) -> None:
-    """Append an entry to the log, whose first line has the digests of the files."""
-    out.mkdir(parents=True, exist_ok=True)
-    is_new = not (out / LOG).is_file()
-    with (out / LOG).open("a") as log:
-        log.writelines(json.dumps(line) + "\n" for line in ([{"files": dict(files)}] if is_new else []) + [dict(entry)])
+    """Append an entry to the log, whose first line has the digests of the files; raises InputError if it cannot be written."""
+    lines = [*(_lines(out) or [json.dumps({"files": dict(files)})]), json.dumps(dict(entry))]
+    with written(out):
+        write_atomically(out / LOG, "".join(f"{line}\n" for line in lines).encode())
+
+
+def _lines(out: Path | None) -> list[str]:
+    """Return the complete lines of the log; an interrupted call may have left an incomplete one."""
+    text = (out / LOG).read_text() if out and (out / LOG).is_file() else ""
+    return text[: text.rfind("\n") + 1].splitlines()
 
 
 def _tuples(entry: dict[str, Any]) -> dict[str, Any]:

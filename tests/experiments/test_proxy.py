@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.proxy.page import REGRET, SHARE, sections, to_json
-from experiments.proxy.run import LOG, TwoSizeComparison, comparisons, read_log
+from experiments.proxy.run import LOG, TwoSizeComparison, _append, comparisons, read_log
 from experiments.proxy.tasks import load, names_of
 from experiments.registry import PROXY_MEASURED
 from oppa import catalog
@@ -38,6 +38,21 @@ def test_what_is_in_the_log_is_not_run_again(tmp_path) -> None:
     (tmp_path / LOG).write_text("".join(f"{json.dumps(each)}\n" for each in lines))
     assert comparisons(["1B-32"], 2, tmp_path, print, FILES) == [GOOD, BAD]
     assert read_log(None, FILES) == {} == read_log(tmp_path / "nothing", FILES)
+
+
+def test_a_torn_line_is_lost_alone(tmp_path) -> None:
+    (tmp_path / LOG).write_text(f'{{"files": {json.dumps(FILES)}}}\n{json.dumps(dataclasses.asdict(GOOD))}\n{{"task": "1B-3')
+    assert list(read_log(tmp_path, FILES).values()) == [GOOD]
+    _append(tmp_path, dataclasses.asdict(BAD), FILES)
+    assert list(read_log(tmp_path, FILES).values()) == [GOOD, BAD]
+    (tmp_path / LOG).write_text("")
+    assert read_log(tmp_path, FILES) == {}
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(tmp_path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file` cannot be written"):
+        comparisons([], 1, tmp_path / "file", pytest.fail, FILES)
 
 
 @pytest.mark.parametrize("first", [{"files": {**FILES, "priors/memory.toml": "2"}}, dataclasses.asdict(GOOD)], ids=["other", "none stated"])
