@@ -20,6 +20,7 @@ from oppa.bench.search import Comparison, compare
 from oppa.bench.search_page import page, write_page
 from oppa.bench.tasks import load_suite
 from oppa.bench.variations import VARIATIONS
+from oppa.cli.commands.bench_list import words
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.training import Limits
 from oppa.simulator.executor import within
@@ -181,6 +182,10 @@ def test_a_table_that_is_not_there_is_lacking(monkeypatch, tmp_path) -> None:
 def test_an_unknown_designer_is_named_before_anything_runs() -> None:
     with pytest.raises(InputError, match="`opa` is no designer"):
         Comparison(suite="cpu", designers=("opa",)).tasks()
+
+
+def test_what_is_named_twice_runs_once() -> None:
+    assert words("a, b,a") == ("a", "b") and words(None) is None
 
 
 def test_every_variation_changes_what_it_says() -> None:

@@ -9,8 +9,8 @@ STALE = 4
 
 
 def words(text: str | None) -> tuple[str, ...] | None:
-    """Return the names in a comma-separated option; None if it is not given."""
-    return tuple(name.strip() for name in text.split(",")) if text else None
+    """Return the distinct names in a comma-separated option; None if it is not given."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(","))) if text else None
 
 
 def show(*, stale: bool, as_json: bool) -> None:

@@ -45,12 +45,13 @@ def search(
     from oppa.bench.search import Comparison, every_suite
     from oppa.bench.suites import ALL, OWN_SEEDS
     from oppa.bench.variations import variations_named
+    from oppa.cli.commands.bench_list import words
     from oppa.errors import InputError
     from oppa.report.record import provenance
     from oppa.tuning.designers import known_designers
 
     known = tuple(name for name in COMPARED if name in known_designers())
-    chosen = tuple(name.strip() for name in designers.split(",")) if designers else known
+    chosen = words(designers) or known
     environment = provenance()
     if suite == ALL:
         if table or variations:
