@@ -70,6 +70,12 @@ class Comparison:
         kept = tuple(name for name in self.designers if name not in reasons)
         return dataclasses.replace(self, designers=kept), reasons
 
+    def without_void(self, tasks: Sequence[BenchmarkTask]) -> tuple[Self, dict[str, str]]:
+        """Return the comparison without the variations that its tasks cannot run under, and why each is left out."""
+        obstacles = {name: VARIATIONS[name].obstacle(self.suite, tasks) for name in self.variations}
+        reasons = {name: why for name, why in obstacles.items() if why}
+        return dataclasses.replace(self, variations=tuple(name for name in self.variations if name not in reasons)), reasons
+
     def seeds_of(self, designer: str) -> int:
         """Return the number of seeds of a designer."""
         return self.seeds if designer == "oppa" or self.peer_seeds is None else min(self.seeds, self.peer_seeds)

@@ -9,11 +9,13 @@ Variations:
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 from torch import Tensor
 
 from oppa.bench.distortions import Distortion, doubled_memory, halved_memory, reversed_ranks, slow_layout, tripled_time, with_hidden_knob
 from oppa.bench.held_out import held_out_beliefs
+from oppa.bench.suites import SUITES
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.step_time import step_time
 from oppa.cost.workload import Formula, Workload
@@ -47,6 +49,17 @@ class Variation:
     """`oppa` averages the cost model with a constant mean."""
     designers: tuple[str, ...] = ("oppa",)
     """Designers that run under it."""
+
+    def obstacle(self, suite: str, tasks: Sequence[BenchmarkTask]) -> str:
+        """Return why the tasks of a suite cannot run under it; empty if they can."""
+        if self.noise is not None and suite in SUITES and SUITES[suite].source != "table":
+            return "not all of its tasks are rows of a table, whose noise can be replaced"
+        if self.held_out and suite != "replay":
+            return "the coefficients are fitted to the runs of `replay`"
+        changes_prior = self.prior_off > 0 or self.distortion is not None or not self.doubts
+        if changes_prior and not all(task.problem.has_prior for task in tasks):
+            return "its programs have no model, and so no prior"
+        return ""
 
     def task(self, task: BenchmarkTask) -> BenchmarkTask:
         """Return the task with changed limits, a changed acquisition function, and perhaps a hidden knob."""

@@ -188,6 +188,13 @@ def test_what_is_named_twice_runs_once() -> None:
     assert words("a, b,a") == ("a", "b") and words(None) is None
 
 
+def test_a_variation_that_a_suite_cannot_have_is_left_out() -> None:
+    names = ("", "no-noise", "held-out", "slow-layout", "q-min-2")
+    left_out = {suite: set(Comparison(suite=suite, variations=names).without_void(load_suite(suite))[1]) for suite in ("cpu", "black-box")}
+    assert left_out == {"cpu": {"no-noise", "held-out"}, "black-box": {"no-noise", "held-out", "slow-layout"}}
+    assert not any(each.obstacle("replay", [small_task()]) for each in VARIATIONS.values())
+
+
 def test_every_variation_changes_what_it_says() -> None:
     task = small_task()
     assert VARIATIONS["q-max-10"].task(task).problem.limits.q_max == 10

@@ -80,6 +80,9 @@ def _compare(comparison: "Comparison", out: Path | None, environment: dict[str, 
     comparison, unable = comparison.without_unable(tasks)
     for name, why in unable.items():
         style.err().print(f"left out: `{name}` cannot search `{comparison.suite}`: {why}", markup=False)
+    comparison, void = comparison.without_void(tasks)
+    for name, why in void.items():
+        style.err().print(f"left out: the variation `{name}` on `{comparison.suite}`: {why}", markup=False)
     log = _log(comparison, tasks, out, environment)
     try:
         with PlayProgress() as progress:
