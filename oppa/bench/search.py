@@ -110,10 +110,15 @@ def compare(
 
     Args:
         on_run: Called with each new run, the number of runs that are done, and their total.
+
+    Raises:
+        EnvironmentLackingError: a designer needs a library that is not installed.
     """
     done = {run.key: run for run in log.read()} if log else {}
     wanted = list(_keys(comparison, tasks))
     missing = [key for key in wanted if key not in done]
+    for name in dict.fromkeys(designer for _, designer, _, _ in missing):
+        make_designer(name, tasks[0].problem, tasks[0].candidates, seed=0)  # refuses one without its library before anything runs
     for run in _runs(comparison, missing):
         if log:
             log.append(run)

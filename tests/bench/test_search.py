@@ -31,6 +31,7 @@ from oppa.tuning.stopping import StopTest, make_rule
 from oppa.tuning.time_limit import time_limit_s
 from tests.bench.remains import assert_gone, command_of
 from tests.bench.searches import InOrder, run_of, small_task
+from tests.command_line import Oppa
 from tests.sampling import nightly
 
 
@@ -182,6 +183,21 @@ def test_a_table_that_is_not_there_is_lacking(monkeypatch, tmp_path) -> None:
 def test_an_unknown_designer_is_named_before_anything_runs() -> None:
     with pytest.raises(InputError, match="`opa` is no designer"):
         Comparison(suite="cpu", designers=("opa",)).tasks()
+
+
+def test_a_designer_without_its_library_is_refused_before_anything_runs(monkeypatch) -> None:
+    monkeypatch.delenv("OPPA_VIZIER_PYTHON", raising=False)
+    asked = Comparison(suite="cpu", designers=("random", "vizier"), seeds=1)
+    with pytest.raises(EnvironmentLackingError, match="OPPA_VIZIER_PYTHON"):
+        compare(asked, [small_task()], None, lambda *_: pytest.fail("it was played"))
+
+
+@pytest.mark.slow
+def test_a_designer_without_its_library_skips_no_suite(monkeypatch, tmp_path) -> None:
+    monkeypatch.delenv("OPPA_VIZIER_PYTHON", raising=False)
+    monkeypatch.setenv("OPPA_DATA", str(tmp_path))  # so that the first suites are skipped for their data
+    said = Oppa(tmp_path)("bench", "search", "--suite", "all", "--designers", "vizier", "--trials", "1", code=3).stderr
+    assert "SKIPPED: `replay`" in said and "SKIPPED: `cpu`" not in said
 
 
 def test_what_is_named_twice_runs_once() -> None:

@@ -61,12 +61,14 @@ def search(
     made = Comparison(
         suite=suite, table=table, designers=chosen, seeds=seeds or 10, trials=trials, variations=variations_named(variations or "")
     )
-    runs, tasks = _compare(made, out, environment)
-    _print(runs, tasks, made, environment, as_json=as_json)
+    tasks, empty = made.tasks()
+    _print(_compare(made, tasks, empty, out, environment), tasks, made, environment, as_json=as_json)
 
 
-def _compare(comparison: "Comparison", out: Path | None, environment: dict[str, str]) -> "tuple[list[SearchRun], list[BenchmarkTask]]":
-    """Return the runs of a comparison and its tasks. They are logged below `out`, next to the page."""
+def _compare(
+    comparison: "Comparison", tasks: "Sequence[BenchmarkTask]", empty: "Sequence[str]", out: Path | None, environment: dict[str, str]
+) -> "list[SearchRun]":
+    """Return the runs of a comparison on its tasks. They are logged below `out`, next to the page."""
     from oppa.bench.search import compare
     from oppa.cli.views import style
     from oppa.cli.views.progress import PlayProgress
@@ -74,7 +76,6 @@ def _compare(comparison: "Comparison", out: Path | None, environment: dict[str, 
     if out:
         from oppa.bench.search_page import write_page  # before the runs: without matplotlib it is refused
 
-    tasks, empty = comparison.tasks()
     for name in empty:
         style.err().print(f"left out: `{name}` has no configuration that runs", markup=False)
     comparison, unable = comparison.without_unable(tasks)
@@ -94,7 +95,7 @@ def _compare(comparison: "Comparison", out: Path | None, environment: dict[str, 
         raise
     if log and out:
         style.err().print(f"written: {write_page(out)}", markup=False)
-    return runs, tasks
+    return runs
 
 
 def _every(comparisons: "Sequence[Comparison]", out: Path | None, environment: dict[str, str], *, as_json: bool) -> None:
@@ -109,11 +110,12 @@ def _every(comparisons: "Sequence[Comparison]", out: Path | None, environment: d
     for each in comparisons:
         style.err().print(f"suite `{each.suite}`", markup=False)
         try:
-            runs, tasks = _compare(each, out and out / each.suite, environment)
+            tasks, empty = each.tasks()
         except EnvironmentLackingError as error:
             skipped[each.suite] = error.message
             style.err().print(f"SKIPPED: `{each.suite}`: {error.message}", markup=False)
             continue
+        runs = _compare(each, tasks, empty, out and out / each.suite, environment)
         found.append(SuiteRuns.of(each.suite, runs, [task.name for task in tasks if not task.headline]))
     if as_json:
         style.print_json(pooled_json(found, trials, skipped, environment))
