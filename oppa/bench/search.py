@@ -50,11 +50,17 @@ class Comparison:
         return {"suite": name, **numbers, "apart": apart, "tasks": inputs["tasks"], "files": inputs["files"]}
 
     def tasks(self) -> tuple[list[BenchmarkTask], list[str]]:
-        """Return the tasks with a feasible configuration, and the names of the others; raises InputError for an unknown designer."""
+        """Return the tasks with a feasible configuration, and the names of the others.
+
+        Raises:
+            InputError: a designer is unknown, or no task has a feasible configuration.
+        """
         for name in self.designers:
             require_designer(name)
         tasks = load_suite(self.suite, self.table)
         feasible = [task for task in tasks if task.feasible]
+        if not feasible:
+            raise InputError(f"no task of `{self.suite}` has a configuration that runs", hint="add measurements of runs that completed")
         chosen = feasible if self.most_tasks is None else spread(feasible, self.most_tasks)
         return chosen, [task.name for task in tasks if not task.feasible]
 

@@ -172,7 +172,7 @@ def read_replay_file(path: Path, settings: Sequence[str] = ()) -> ReplayFile:
 
 
 def read_table(file: ReplayFile, table: Path) -> "pd.DataFrame":
-    """Return the table's rows unchanged; raises InputError if it cannot be read, has no rows, or lacks a column."""
+    """Return the table's rows unchanged; raises InputError if it cannot be read, has no rows, or lacks a column or a task."""
     import pandas as pd
 
     try:
@@ -186,6 +186,11 @@ def read_table(file: ReplayFile, table: Path) -> "pd.DataFrame":
             raise InputError(f"`{table}` has no column `{column}`, which `{file.path.name}` names", hint=nearest(column, rows.columns))
     if rows.empty:
         raise InputError(f"`{table}` has no rows", hint="add measurements, one in each row")
+    for column in file.replay.task:
+        if empty := int(rows[column].isna().sum()):
+            raise InputError(
+                f"`{table}` has {empty} rows without `{column}`, which names their task", hint="fill these cells, or remove the rows"
+            )
     return rows
 
 

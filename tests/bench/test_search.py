@@ -185,6 +185,14 @@ def test_an_unknown_designer_is_named_before_anything_runs() -> None:
         Comparison(suite="cpu", designers=("opa",)).tasks()
 
 
+def test_a_suite_of_tasks_that_never_run_is_refused(tmp_path) -> None:
+    failing = "model,nodes,dp,pp,tp,zero,mbs,status,tok_s,mem_gb\n3B,1,8,1,1,0,4,failed,,\n"
+    (tmp_path / "failing.csv").write_text(failing)
+    own = Comparison(suite=str(catalog.find("search_spaces", "nanotron-h100")), table=tmp_path / "failing.csv", designers=("random",))
+    with pytest.raises(InputError, match=r"no task of `.*` has a configuration that runs"):
+        own.tasks()
+
+
 def test_a_designer_without_its_library_is_refused_before_anything_runs(monkeypatch) -> None:
     monkeypatch.delenv("OPPA_VIZIER_PYTHON", raising=False)
     asked = Comparison(suite="cpu", designers=("random", "vizier"), seeds=1)

@@ -104,6 +104,13 @@ def test_a_table_without_a_column_is_named(tmp_path) -> None:
         read_table(read_replay_file(DECLARATION), tmp_path / "table.csv")
 
 
+@pytest.mark.parametrize("column", [0, 1])
+def test_a_row_of_no_task_is_named(tmp_path, column) -> None:
+    lacking = tuple(None if i == column else value for i, value in enumerate(ROWS[0]))
+    with pytest.raises(InputError, match=f"has 1 rows without `{COLUMNS[column]}`"):
+        tasks_of(tmp_path, (*ROWS, lacking))
+
+
 def test_a_space_that_maps_nothing_is_named(tmp_path) -> None:
     with pytest.raises(SpaceError, match=r"`torch.toml` has no `\[replay\]`"):
         read_replay_file(catalog.find("search_spaces", "torch"))
