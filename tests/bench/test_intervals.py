@@ -26,6 +26,14 @@ def test_its_width_is_that_of_normal_theory() -> None:
     assert width < found.high - found.low < 1.3 * width  # seeds are resampled, too
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("tasks", "least", "most"), [(3, 0.6, 0.8), (28, 0.84, 0.96)])
+def test_the_interval_of_few_tasks_is_too_narrow_as_the_page_of_suites_states(tasks, least, most) -> None:
+    random = np.random.default_rng(0)
+    found = [estimate(mean, random.standard_normal((tasks, 1)) + 0.3 * random.standard_normal((tasks, 5))) for _ in range(100)]
+    assert least < sum(each.low <= 0 <= each.high for each in found) / len(found) < most
+
+
 def test_seeds_alone_widen_it_and_one_task_has_one() -> None:
     assert estimate(mean, drawn(8, 2, between=0.0, within=0.0)).low == 0
     alone = estimate(mean, drawn(1, 20))
