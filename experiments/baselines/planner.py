@@ -8,8 +8,8 @@ al. 2021). Communication costs alpha + beta * bytes on the slowest link that a g
 
 It differs from AMP in three respects. Stages are equal, while AMP cuts them by dynamic programming. Computation follows from the
 device's peak, while AMP times layers. Tensor, data, then pipeline parallel ranks are neighbours, while AMP also searches placements.
-Overlap, the optimizer, launch latencies and the efficiency of small kernels are left out. A planner learns nothing: it runs its first
-choice.
+Overlap, the optimizer, launch latencies and the efficiency of small kernels are left out. So is context parallelism, which AMP does not
+have. A planner learns nothing: it runs its first choice.
 
 Notation (n candidates): all arrays (n,)
 """
