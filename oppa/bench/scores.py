@@ -78,7 +78,7 @@ def untuned(runs: Iterable[SearchRun]) -> dict[str, float]:
 
 def break_even_s(run: SearchRun, tuned_s: float, share: float) -> float:
     """Return the second at which tuning for `tuned_s` and then training overtakes training at `share` from the start; inf if never."""
-    best, best_s = best_after(run, tuned_s), min(tuned_s, run.seconds[-1])
+    best, best_s = best_after(run, tuned_s), min([tuned_s, *run.seconds[-1:]])
     return best * best_s / (best - share) if best > share else math.inf
 
 

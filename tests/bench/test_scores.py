@@ -52,6 +52,7 @@ def test_a_designer_that_found_nothing_is_scored() -> None:
     assert of["best_at_5"] == 0 and of["trials_to_95_median"] == 31 and of["seconds_to_95_median"] == 120
     nothing = [run_of((), ())]
     assert summary(nothing, 30, longest_s(nothing, 30))["seconds_to_95_median"] == 0
+    assert break_even_s(nothing[0], 1200.0, 0.5) == math.inf
 
 
 def test_a_search_whose_trials_all_fail_does_not_look_fast() -> None:
