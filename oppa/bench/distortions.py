@@ -81,7 +81,8 @@ def with_hidden_knob(task: BenchmarkTask) -> BenchmarkTask:
     space, values = task.problem.space, tuple(HIDDEN)
     knob = Parameter(name=KNOB, values=values, choices=values, default=values[0])
     listed = None if space.listed is None else tuple((*row, value) for row in space.listed for value in values)
-    problem = dataclasses.replace(task.problem, space=dataclasses.replace(space, parameters=(*space.parameters, knob), listed=listed))
+    space, baseline = dataclasses.replace(space, parameters=(*space.parameters, knob), listed=listed), task.problem.baseline
+    problem = dataclasses.replace(task.problem, space=space, baseline=baseline and space.configuration(baseline.to_dict()))
     return dataclasses.replace(task, problem=problem, candidates=problem.candidates(), simulator=HiddenKnob(task.simulator))
 
 

@@ -110,6 +110,12 @@ def test_a_hidden_knob_matters_everywhere_and_spares_what_does_not_run() -> None
         assert configuration[KNOB] in HIDDEN
 
 
+def test_a_baseline_has_the_default_of_a_hidden_knob() -> None:
+    hidden = with_hidden_knob(next(black_box_tasks()))
+    assert hidden.problem.baseline[KNOB] == min(HIDDEN)
+    assert hidden.candidates.configuration(hidden.candidates.index_of(hidden.problem.baseline)) == hidden.problem.baseline
+
+
 def test_every_suite_runs_under_one_protocol() -> None:
     comparisons = every_suite(("oppa", "random", "tpe"), seeds=5, trials=7)
     assert [each.suite for each in comparisons] == list(SUITES)
