@@ -91,6 +91,14 @@ _log = logging.getLogger(__name__)
 
 
 def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows as `convert_rows` does, and warn of what is likely a mistake in them."""
+    _warn_of_misspelt(map(str, rows.columns))
+    found = convert_rows(rows)
+    _warn_of_missing_products(found)
+    return found
+
+
+def convert_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the columns that the cost model reads, converted to their types, with defaults for optional columns.
 
     Raises:
@@ -102,7 +110,6 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
     for name in REQUIRED:
         if name not in rows:
             raise InputError(f"the rows have no column `{name}`", hint=_lacking_hint(name, map(str, rows.columns)))
-    _warn_of_misspelt(map(str, rows.columns))
     given = {name: rows[name] for name in OPTIONAL if name in rows}
     checked: dict[str, Any] = {name: _whole_numbers(rows[name], least=1) for name in (*MODEL, *PLACE, *LAYOUT) if name != "zero"}
     checked["zero"] = _whole_numbers(rows["zero"], least=0, most=3)
@@ -125,9 +132,7 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
         checked[name] = np.where(checked[name] != "", checked[name], usual_word)
     for name, number in {**COUNTS, **dict.fromkeys(WIDTHS, 0)}.items():
         checked[name] = _whole_numbers(given[name], least=min(number, 1), default=number) if name in given else number
-    found = pd.DataFrame(checked)
-    _warn_of_missing_products(found)
-    return found
+    return pd.DataFrame(checked)
 
 
 def _lacking_hint(name: str, stated: Iterable[str]) -> str:

@@ -89,6 +89,13 @@ def test_rows_come_back_with_their_predictions(oppa, monkeypatch) -> None:
     assert "experts a multiple of ep" not in done.stderr
 
 
+def test_each_warning_about_rows_is_given_once(write, caplog) -> None:
+    impossible = ROW.replace("H100", "V100-32GB").replace(",256,", ",255,")
+    predict(rows=write(f"{HEADER},recompute_layer,precision\n{ROW},,\n{impossible},,bf16\n"))
+    misspelt, lacking = caplog.messages
+    assert "the column `recompute_layer` is not read" in misspelt and "has no bf16 matrix products" in lacking
+
+
 def test_the_table_shows_intervals_and_the_probability_of_fitting(oppa) -> None:
     said = oppa("predict", "job.toml", "--limit", 1).stdout
     best = json.loads(oppa("predict", "job.toml", "--json", "--limit", 1).stdout.splitlines()[0])

@@ -94,7 +94,7 @@ def _predict_rows(path: Path, out: Path | None) -> None:
 
     from oppa.cli.views import style
     from oppa.cost.prediction import predict_rows
-    from oppa.cost.rows import broken_rules, check_rows
+    from oppa.cost.rows import broken_rules, convert_rows
     from oppa.cost.rows_file import read_rows, to_csv, write_rows
     from oppa.units import with_noun
 
@@ -105,7 +105,7 @@ def _predict_rows(path: Path, out: Path | None) -> None:
     if out is None:
         typer.echo(to_csv(predicted), nl=False)
     if len(cannot := predicted.index[predicted["fits"].isna()]):
-        rules = broken_rules(check_rows(predicted.loc[cannot[:1]]))
+        rules = broken_rules(convert_rows(predicted.loc[cannot[:1]]))
         broken = "; ".join(rule for rule, breaks in rules.items() if breaks[0])
         if len(cannot) == len(predicted):
             message = f"no prediction for any of the {len(predicted)} rows of `{path}`: no framework can run them"
