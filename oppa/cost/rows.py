@@ -95,6 +95,7 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
     _warn_of_misspelt(map(str, rows.columns))
     found = convert_rows(rows)
     _warn_of_missing_products(found)
+    _warn_of_formats_without_effect(found)
     return found
 
 
@@ -151,6 +152,12 @@ def _warn_of_missing_products(rows: pd.DataFrame) -> None:
     for device in rows["device"][rows["precision"] == BF16].unique():
         if BF16 not in load_hardware(device).matmul_flops_per_s:
             _log.warning("`%s` has no bf16 matrix products: its rows in bf16 are predicted at the rate of fp32", device)
+
+
+def _warn_of_formats_without_effect(rows: pd.DataFrame) -> None:
+    """Warn of formats of frozen weights in rows whose weights all train."""
+    for weights in rows["weights"][(rows["trained"] == "all") & (rows["weights"] != WORDS["weights"][1])].unique():
+        _log.warning("`weights = %s` has no effect on rows whose weights all train; state `trained = lora` if they do not", weights)
 
 
 def _warn_of_misspelt(names: Iterable[str]) -> None:

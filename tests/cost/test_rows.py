@@ -253,6 +253,13 @@ def test_bf16_has_the_rate_of_fp32_on_a_device_without_its_products(device, capl
     assert [record.getMessage() for record in caplog.records] == [said]
 
 
+def test_a_format_of_frozen_weights_where_all_train_is_warned_of_once(caplog) -> None:
+    trained = [("4-bit", ""), ("4-bit", "all"), ("4-bit", "lora"), ("16-bit", "")]
+    check_rows(rows_of(*({"weights": weights, "trained": share} for weights, share in trained)))
+    (said,) = caplog.messages
+    assert "`weights = 4-bit` has no effect" in said and "`trained = lora`" in said
+
+
 @pytest.mark.parametrize(("column", "meant"), [("precsion", "precision"), ("experts_count", ""), ("overlap_p2p", ""), ("notes", "")])
 def test_a_column_that_nearly_has_the_name_of_another_is_warned_of(column, meant, caplog) -> None:
     check_rows(rows_of({column: "0"}))
