@@ -35,7 +35,7 @@ def read_rows(path: Path) -> pd.DataFrame:
     except OSError as error:
         raise InputError(f"`{path}` cannot be read: {error.strerror}", hint="name a CSV file") from None
     except pd.errors.EmptyDataError:
-        raise InputError(f"`{path}` is empty", hint="write the names of the columns in the first line") from None
+        raise InputError(f"the first line of `{path}` is empty", hint="write the names of the columns in it") from None
     except ValueError as error:  # of pandas, of text that is not UTF-8, and of too many columns
         reason = str(error).strip().removeprefix("Error tokenizing data. C error: ")
         raise InputError(

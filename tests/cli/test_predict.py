@@ -146,6 +146,7 @@ def test_tokens_per_second_are_those_of_a_step(write) -> None:
     [
         ("", "is empty"),
         ("\n\n", "is empty"),
+        (f"\n{TEXT}", "the first line of"),
         ("some words\nand more\n", "its first line has no comma"),
         (b"\xff\xfe,\x00\n", "codec can't decode"),
         (f"{TEXT}{ROW},1\n", "Expected 19 fields in line 3, saw 20"),
