@@ -14,8 +14,8 @@ from oppa.errors import InputError
 from oppa.regular_file import read_csv
 
 DIGITS = "%.6g"
-STANDARD_INPUT = Path("-")
-"""Name of the standard input in place of a file."""
+STANDARD_STREAM = Path("-")
+"""Name of the standard input, or of the standard output, in place of a file."""
 
 
 def read_rows(path: Path) -> pd.DataFrame:
@@ -24,12 +24,12 @@ def read_rows(path: Path) -> pd.DataFrame:
     A row whose cells have line breaks is at its first line. Columns are dropped if they have neither a name nor a cell.
 
     Args:
-        path: The file, or STANDARD_INPUT.
+        path: The file, or STANDARD_STREAM for the standard input.
 
     Raises:
         InputError: the file cannot be read, or it is not CSV.
     """
-    source = sys.stdin.buffer if path == STANDARD_INPUT else path
+    source = sys.stdin.buffer if path == STANDARD_STREAM else path
     try:
         cells = pd.read_csv(read_csv(source), header=None, dtype=str, keep_default_na=False, skip_blank_lines=False, encoding="utf-8-sig")
     except OSError as error:

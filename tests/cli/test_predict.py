@@ -89,6 +89,13 @@ def test_rows_come_back_with_their_predictions(oppa, monkeypatch) -> None:
     assert "experts a multiple of ep" not in done.stderr
 
 
+def test_a_dash_in_place_of_a_file_prints_the_rows(oppa) -> None:
+    (oppa.folder / "in.csv").write_text(TEXT)
+    done = oppa("predict", "--rows", "in.csv", "--out", "-")
+    assert done.stdout == oppa("predict", "--rows", "in.csv").stdout and "written" not in done.stderr
+    assert not (oppa.folder / "-").exists()
+
+
 def test_each_warning_about_rows_is_given_once(write, caplog) -> None:
     impossible = ROW.replace("H100", "V100-32GB").replace(",256,", ",255,")
     predict(rows=write(f"{HEADER},recompute_layer,precision\n{ROW},,\n{impossible},,bf16\n"))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 JOB = "Job file, whose whole search space is ranked."
 ROWS = "Predict the rows of this CSV file, or of stdin for `-`, instead of a job."
-OUT = "Write the rows with their predictions to this file, instead of printing them."
+OUT = "Write the rows with their predictions to this file, instead of printing them; `-` prints them."
 
 
 def predict(
@@ -95,8 +95,11 @@ def _predict_rows(path: Path, out: Path | None) -> None:
     from oppa.cli.views import style
     from oppa.cost.prediction import predict_rows
     from oppa.cost.rows import broken_rules, convert_rows
-    from oppa.cost.rows_file import read_rows, to_csv, write_rows
+    from oppa.cost.rows_file import STANDARD_STREAM, read_rows, to_csv, write_rows
     from oppa.units import with_noun
+
+    if out == STANDARD_STREAM:
+        out = None
 
     with style.err().status(escape(f"predicting the rows of {path.name}")):
         predicted = predict_rows(read_rows(path))
