@@ -307,6 +307,7 @@ def format_facts(
         "gathers_each": framework.gathers_each_micro_batch,
         "prefetches": framework.prefetches,
         "reduces_each": framework.reduces_each_micro_batch,
+        "pipelines_reduce_once": framework.pipelines_reduce_once,
         "gradient_buffer": framework.keeps_gradient_buffer,
         "frozen_unit_inputs": framework.frozen_unit_inputs if trained < 1 else 0.0,
         "gradients_sharded_from": framework.gradients_sharded_from,

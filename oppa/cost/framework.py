@@ -61,6 +61,7 @@ class _Sharding(DeclaredTable):
     frozen_unit_inputs: _Number = 0.0
     prefetches: bool
     reduces_each_micro_batch: bool
+    pipelines_reduce_once: bool = False
     keeps_gradient_buffer: bool
     update_copies: _Number
     moved_per_micro_batch: _Number = 0.0
@@ -171,6 +172,8 @@ class FrameworkPrior:
     """Gathers of ZeRO 3 overlap the passes of the layers before."""
     reduces_each_micro_batch: bool
     """Gradients are exchanged after each micro-batch from ZeRO 2 on, not after the last."""
+    pipelines_reduce_once: bool
+    """Stages of a pipeline keep gathered weights and whole gradients until their last micro-batch all the same."""
     keeps_gradient_buffer: bool
     """Gradients have a buffer that lives through the whole step. Otherwise they appear as activations are freed."""
     update_copies: float

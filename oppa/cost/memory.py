@@ -25,6 +25,7 @@ from oppa.cost.stages import (
     replicated_elements,
     routed_elements,
     sharded_parameters,
+    waits_for_last,
 )
 from oppa.cost.workload import Columns, Workload
 
@@ -168,6 +169,7 @@ def _stage(work: Workload, *, ends: Tensor, in_flight: Tensor, logits: Tensor) -
     divides = layout.zero_stage >= formats.gradients_sharded_from
     gradients = torch.where(divides, torch.where(layout.zero_stage >= 3, resting, shared), held)
     waiting = torch.where(divides & (layout.num_microbatches > 1), held - shared, 0.0)  # some frameworks divide only at the end
+    certain = torch.where(waits_for_last(work), waiting, 0.0)
     updated = torch.where(layout.zero_stage >= 1, shared, held)
     activations = _activations(work, layers, in_flight)
     fused, loss = _at_loss(work, logits, activations.at_work)
@@ -178,9 +180,9 @@ def _stage(work: Workload, *, ends: Tensor, in_flight: Tensor, logits: Tensor) -
     freed = torch.where((formats.gradient_buffer > 0) | (layout.num_microbatches > 1), 0.0, freed)
     return StageMemory(
         weights=_weights(work, ends, held, resting),
-        gradients=(gradients * work.gradient_bytes - freed).clamp_min(0),
+        gradients=(gradients * work.gradient_bytes - freed).clamp_min(0) + certain * work.gradient_bytes,
         optimizer=torch.where(layout.offload_optimizer > 0, 0.0, updated * work.optimizer_bytes),
-        waiting_gradients=waiting * work.gradient_bytes,
+        waiting_gradients=(waiting - certain) * work.gradient_bytes,
         update=gradients * work.gradient_bytes + torch.where(layout.offload_optimizer > 0, 0.0, updated * work.update_bytes),
         sharded_activations=activations.sharded,
         replicated_activations=activations.replicated,

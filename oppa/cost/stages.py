@@ -74,6 +74,11 @@ def stage_parameters(work: Workload) -> Tensor:
     return (layers_per_stage(work) * held_per_layer(work) + first_ends(work)) / work.layout.tp
 
 
+def waits_for_last(work: Workload) -> Tensor:
+    """Return True where stages of a pipeline keep gathered weights and whole gradients until their last micro-batch, shape (n,)."""
+    return (work.formats.pipelines_reduce_once > 0) & (work.layout.pp > 1)
+
+
 def activation_elements(work: Workload) -> Tensor:
     """Return how many activations per token a layer's backward pass needs, before tensor parallelism divides them, shape (n,).
 

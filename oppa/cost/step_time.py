@@ -18,7 +18,15 @@ from torch import Tensor
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.collectives import CollectiveGroup, all_reduce_time, gather_time, hop_time, transfer_time
 from oppa.cost.layers import layer_time, weight_passes_time
-from oppa.cost.stages import expert_replicas, expert_shards, layers_per_stage, sharded_parameters, stage_experts, stage_parameters
+from oppa.cost.stages import (
+    expert_replicas,
+    expert_shards,
+    layers_per_stage,
+    sharded_parameters,
+    stage_experts,
+    stage_parameters,
+    waits_for_last,
+)
 from oppa.cost.workload import Workload
 
 UNSURE = 0.2
@@ -135,7 +143,7 @@ def exchange_times(work: Workload, stage: Tensor, c: Coefficients) -> tuple[Tens
     mine = torch.minimum(both, only)  # what the gathers alone would take of `both`
     always = exchanges * (both - mine), each * (gathered - hidden * forward).clamp_min(0) + exchanges * mine + (each - exchanges) * only
     sharded = exchanges * torch.maximum(scattered - torch.maximum(hidden * backward, behind), last_scattered)
-    often = torch.where(formats.gathers_each > 0, each, 1.0)
+    often = torch.where((formats.gathers_each > 0) & ~waits_for_last(work), each, 1.0)
     kept = sharded, often * (gathered - torch.maximum(covered, hidden * forward)).clamp_min(0)  # a pass of ZeRO 2 keeps what it gathered
     by_stage = zip(
         (below_one, torch.zeros_like(reduced)), (at_one, _exposed(gathered, covered, work).clamp_min(0)), kept, always, strict=True
@@ -241,7 +249,7 @@ def _of_stage(zero_stage: Tensor, values: tuple[Tensor, Tensor, Tensor, Tensor])
 
 def exchanges_of_gradients(work: Workload) -> Tensor:
     """Return how often replicas exchange gradients in a step, shape (n,): once, or in some frameworks after each micro-batch."""
-    each = (work.formats.reduces_each > 0) & (work.layout.zero_stage >= 2)
+    each = (work.formats.reduces_each > 0) & (work.layout.zero_stage >= 2) & ~waits_for_last(work)
     return torch.where(each, work.layout.num_microbatches, 1.0)
 
 

@@ -271,6 +271,8 @@ class FormatFacts(Columns):
     """1 if weights are gathered for each micro-batch under ZeRO 2."""
     prefetches: Tensor
     reduces_each: Tensor
+    pipelines_reduce_once: Tensor
+    """1 if stages of a pipeline keep gathered weights and whole gradients until their last micro-batch."""
     gradient_buffer: Tensor
     frozen_unit_inputs: Tensor
     """Gradients of the input of a unit of frozen weights that ZeRO 3 keeps until the backward pass ends."""
