@@ -265,6 +265,17 @@ def test_a_trial_ends_after_its_steps(attempt_at):
     assert not (folder / "output").is_dir() or not any((folder / "output").iterdir())
 
 
+@pytest.mark.parametrize("strategy", ["steps", "best"])
+def test_a_trial_saves_nothing_and_removes_no_checkpoint_of_the_user(attempt_at, strategy):
+    folder = attempt_at("trial")
+    (folder / "attempt.json").unlink()
+    for step in (100, 200):
+        (folder / "output" / f"checkpoint-{step}").mkdir(parents=True)
+    seen = train(trainer(folder, save_strategy=strategy, save_steps=1, eval_steps=1, save_total_limit=1, metric_for_best_model="loss"))
+    assert len(seen["steps"]) == 3
+    assert sorted(path.name for path in (folder / "output").iterdir()) == ["checkpoint-100", "checkpoint-200"]
+
+
 @pytest.mark.parametrize(
     ("changed", "named"),
     [

@@ -166,8 +166,10 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         self._measured = MeasuredSteps(self.gradient_statistics(model), noise_scale, fp16=self.accelerator.scaler is not None)
 
     def _report(self, model: Any, further: list[Any], facts: tuple[Any, float | None]) -> None:
-        """Log, evaluate and save if it is due; a run that leaves early leaves the evaluation to the next attempt."""
+        """Log, evaluate and save if it is due. A run that leaves early leaves the evaluation to the next attempt; a trial saves nothing."""
         assert self.oppa_run is not None
+        if self.oppa_run.in_trial:
+            self.control.should_save = False
         if self.oppa_run.leaving and self.oppa_run.leaving.early:
             self._due |= self.control.should_evaluate
             self.control.should_evaluate = self.control.should_save = False
@@ -279,7 +281,7 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
         if self.oppa_run is None:
             super()._save_checkpoint(model, trial)
             return
-        if resumed_at(self.oppa_run, self._position):
+        if self.oppa_run.in_trial or resumed_at(self.oppa_run, self._position):
             return
         with self._paused("saving"):
             # Older checkpoints go last: until this one is complete and stated, the run resumes from one of them.
