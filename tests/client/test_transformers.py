@@ -161,6 +161,18 @@ def test_a_training_that_a_callback_stops_has_saved_all_and_goes_on_as_if_it_had
     assert evaluations(seen) == evaluations(whole)
 
 
+def test_a_training_that_stops_early_ends_with_its_best_weights_and_resumes_its_last_ones(attempt_at):
+    kept = {"save_strategy": "steps", "save_steps": 2, "eval_steps": 2, "load_best_model_at_end": True, "learning_rate": 1.0}
+    first = attempt_at("first", total_samples=48)
+    made = trainer(first, stop_after=4, **kept)  # so large a rate that the first evaluation is the best
+    train(made)
+    assert made.evaluate()["eval_loss"] == pytest.approx(made.state.best_metric)
+    left = json.loads((first / "left.json").read_text())
+    assert left["reason"] == "stop" and left["checkpoint"].endswith("checkpoint-4")
+    second = attempt_at("second", before=first, total_samples=48)
+    assert train(trainer(second, **kept))["steps"][0]["step"] == 4
+
+
 def test_an_evaluation_that_was_due_on_leaving_is_made_by_the_next_attempt(attempt_at):
     first = attempt_at("first", total_samples=48)
     seen = train(trainer(first, leave_at=3))

@@ -321,7 +321,8 @@ class OppaTrainer(transformers.Trainer):  # type: ignore[misc]
             transformers.set_seed(seed_of(self.args.seed, self._position.samples, self.args.process_index))
 
     def _load_best_model(self) -> None:
-        if self.oppa_run is None or self._position.is_done:
+        run = self.oppa_run
+        if run is None or not (run.leaving and run.leaving.early):  # else the program ends, and another attempt may follow
             super()._load_best_model()
 
     def _finalize_training(self, trial: Any, num_train_samples: Any, start_time: Any) -> Any:
