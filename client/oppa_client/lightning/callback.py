@@ -46,8 +46,9 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
         self._pause = contextlib.ExitStack()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Refuse what does not go with a changing batch."""
+        """Refuse what does not go with a changing batch, and let samples alone end the training."""
         require_supported(trainer, pl_module)
+        trainer.end_by_samples()
         self._sharded = isinstance(trainer.strategy, ModelParallelStrategy)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:

@@ -52,8 +52,8 @@ class PlannedLoader:
         run: The run.
         trainer: Its ranks share the samples.
         seed: Seed of the order of samples.
-        steps: Length of the training in steps of the reference batch, unless the run states it; None counts epochs.
-        epochs: Length of the training in epochs; -1: without an end.
+        steps: Length of the training in steps of the reference batch, unless the run states it; -1: without an end.
+        epochs: Its length in epochs, if that is shorter; -1: without an end.
     """
 
     batches: StepBatches | None = None
@@ -63,7 +63,7 @@ class PlannedLoader:
     is_measured = False
     """True if gradients are measured; it is known from the second step on, because the first one is loaded before."""
 
-    def __init__(self, run: Run, trainer: Any, *, seed: int, steps: int | None, epochs: int) -> None:
+    def __init__(self, run: Run, trainer: Any, *, seed: int, steps: int, epochs: int) -> None:
         self._run, self._trainer, self.seed, self._steps, self._epochs = run, trainer, seed, steps, epochs
         self.fetched: collections.deque[MicroBatch] = collections.deque()
         """Micro-batches that Lightning has fetched and not begun to train on."""
@@ -71,8 +71,8 @@ class PlannedLoader:
     def take_over(self, loader: Any) -> PlannedLoader:
         """Load the data of a `DataLoader` from now on; raises ContractError if their order cannot be found again."""
         self.batches, run = planned(loader, self.seed), self._run
-        own = self._epochs * self.order.size if self._steps is None else self._steps * run.reference_batch
-        self.position = Position.of(run, own if own > 0 else ENDLESS)
+        limits = [self._epochs * self.order.size, self._steps * run.reference_batch]
+        self.position = Position.of(run, min((own for own in limits if own >= 0), default=ENDLESS))
         return self
 
     @property

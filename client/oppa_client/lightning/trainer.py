@@ -10,7 +10,7 @@ from typing import Any
 import lightning
 
 from oppa_client.lightning.callback import FollowPlan
-from oppa_client.lightning.loader import PlannedLoader
+from oppa_client.lightning.loader import ENDLESS, PlannedLoader
 from oppa_client.lightning.ranks import with_ranks
 from oppa_client.loop.support import ABILITIES
 from oppa_client.run import Run, open_run
@@ -31,6 +31,8 @@ class OppaTrainer(lightning.Trainer):  # type: ignore[misc,unused-ignore]
     oppa_run: Run | None = None
     """The run, from the call of `fit` on; None outside oppa."""
     _loader: PlannedLoader
+    _is_by_samples = False
+    """True once samples alone end the training."""
 
     def __init__(self, *arguments: Any, save_every: int | None = None, **options: Any) -> None:
         super().__init__(*arguments, **with_ranks(options))
@@ -49,10 +51,33 @@ class OppaTrainer(lightning.Trainer):  # type: ignore[misc,unused-ignore]
         if self.oppa_run is None:
             found: int | float = super().estimated_stepping_batches
             return found
+        return self.max_steps if self.max_steps > 0 else math.inf
+
+    @property
+    def max_steps(self) -> int:
+        """Return the steps after which the training ends, -1 without an end; under oppa they are those of `estimated_stepping_batches`."""
+        found: int = self._length(self.oppa_run.reference_batch) if self.oppa_run and self._is_by_samples else super().max_steps
+        return found
+
+    @property
+    def max_epochs(self) -> int | None:
+        """Return the epochs after which the training ends, -1 without an end; under oppa they follow from its samples."""
+        found: int | None = self._length() if self._is_by_samples else super().max_epochs
+        return found
+
+    def end_by_samples(self) -> None:
+        """Let `FollowPlan` alone end the training: from now on, a number of epochs or steps states its length, and does not end it."""
+        self.fit_loop.max_epochs = self.fit_loop.epoch_loop.max_steps = -1
+        # By `max_steps`, it would take a resumed epoch for an unfinished one.
+        self.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign,unused-ignore]
+        self._is_by_samples = True
+
+    def _length(self, samples: float | None = None) -> int:
+        """Return the length of the training in parts of so many samples, or in epochs; -1 without an end."""
         if self._loader.batches is None:
             self.fit_loop.setup_data()
-        at = self._loader.position
-        return math.ceil(at.total / at.reference)
+        total = self._loader.position.total
+        return -1 if total == ENDLESS else math.ceil(total / (samples or self._loader.order.size))
 
     def fit(  # type: ignore[override,unused-ignore]
         self,
@@ -78,18 +103,15 @@ class OppaTrainer(lightning.Trainer):  # type: ignore[misc,unused-ignore]
             return
         if isinstance(train_dataloaders, lightning.LightningDataModule):
             train_dataloaders, datamodule = None, train_dataloaders
-        seed, steps = int(os.environ.get("PL_GLOBAL_SEED", "0")), self.max_steps if self.max_steps > 0 else None
-        self._loader = loader = PlannedLoader(
-            run, self, seed=seed, steps=steps, epochs=1000 if self.max_epochs is None else self.max_epochs
-        )
+        seed, own = int(os.environ.get("PL_GLOBAL_SEED", "0")), self.fit_loop
+        epochs = own.max_epochs if own.max_epochs is not None else 1000 if own.max_steps < 0 else -1  # as Lightning has it
+        self._loader = loader = PlannedLoader(run, self, seed=seed, steps=own.max_steps, epochs=epochs)
         if train_dataloaders is not None:
             train_dataloaders = loader.take_over(train_dataloaders)
         else:
             source = datamodule or model
             given = source.train_dataloader
             source.train_dataloader = lambda: loader.take_over(given())
-        # A number of epochs or steps would end the training by its own count; `FollowPlan` ends it by samples.
-        self.fit_loop.max_epochs = self.fit_loop.epoch_loop.max_steps = -1
         self.callbacks.append(  # type: ignore[attr-defined,unused-ignore]
             FollowPlan(run, loader, self.gradient_statistics, self._save_every)
         )
