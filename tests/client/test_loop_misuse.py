@@ -5,7 +5,7 @@ import json
 import lightning
 import pytest
 import torch
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from oppa_client import ContractError
 from oppa_client.accelerate.support import require_supported
 from torch import nn
@@ -109,6 +109,7 @@ class Metric(loop_program.Module):
         ({"module": Manual, "gradient_clip_val": None}, "automatic_optimization = False"),
         ({"module": Metric}, "the schedule `ExponentialLR` is no function of the progress"),
         ({"callbacks": [GradientAccumulationScheduler({0: 2})]}, "GradientAccumulationScheduler"),
+        ({"callbacks": [StochasticWeightAveraging(0.1)]}, "StochasticWeightAveraging"),
         ({"val_check_interval": 5}, "val_check_interval = 5"),
         ({"limit_train_batches": 3}, "limit_train_batches = 3"),
     ],

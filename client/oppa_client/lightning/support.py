@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import lightning
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
 
 from oppa_client.loop.rates import require_lambda
@@ -27,6 +27,7 @@ def require_supported(trainer: Any, module: Any) -> None:
         **apart("Lightning", trainer.world_size),
         "`automatic_optimization = False`": not module.automatic_optimization,
         "`GradientAccumulationScheduler`": any(isinstance(each, GradientAccumulationScheduler) for each in trainer.callbacks),
+        "`StochasticWeightAveraging`": any(isinstance(each, StochasticWeightAveraging) for each in trainer.callbacks),
         f"`val_check_interval = {trainer.val_check_interval}`": trainer.val_check_interval != 1.0,
         f"`limit_train_batches = {trainer.limit_train_batches}`": trainer.limit_train_batches != 1.0,
         "`overfit_batches`": trainer.overfit_batches > 0,
