@@ -1,7 +1,10 @@
 """Lightning's own limits of a training state its length under oppa, for its end and for the schedules of the user's module."""
 
+import json
+
 import pytest
 import torch
+from oppa_client import run_files
 
 from tests.client import loop_program
 from tests.client.by_hand import TOTAL
@@ -56,3 +59,14 @@ def test_the_shorter_of_epochs_and_steps_ends_a_training(attempt_at, stated, ste
     folder = attempt_at("run", total_samples=None)
     loop_program.train("lightning", folder, **stated)
     assert len(reported(folder)) == steps
+
+
+@pytest.mark.timeout(60)
+def test_a_training_ends_with_its_samples_though_lightning_requires_more_steps(attempt_at):
+    folder = attempt_at("run", total_samples=24)
+    loop_program.train("lightning", folder, min_steps=40, min_epochs=4)
+    assert len(reported(folder)) == 3
+    left = json.loads((folder / run_files.LEFT).read_text())
+    second = attempt_at("second", before=folder, total_samples=24)
+    loop_program.train("lightning", second, min_steps=40)
+    assert json.loads((second / run_files.LEFT).read_text())["checkpoint"] == left["checkpoint"]

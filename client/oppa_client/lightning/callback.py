@@ -70,7 +70,7 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
         self._measured = MeasuredSteps(statistics, noise_scale, fp16=trainer.precision == "16-mixed")
         self._loader.is_measured = self._measured.is_measuring
         if self._loader.position.is_done:  # an epoch without samples would follow another one for ever
-            trainer.should_stop = True
+            self._end(trainer)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Begin a micro-batch: Lightning steps after it only if it is the last one of its step."""
@@ -104,7 +104,7 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
         facts: dict[str, Any] = {"loss": loss, "noise": self._measured.report(), "learning_rate": self._rate}
         run.step(samples=now.plan.global_batch, memory_bytes=peak_memory_bytes(run), **facts)
         if self._loader.position.is_done or (run.leaving and not run.leaving.early):
-            trainer.should_stop = True
+            self._end(trainer)
         elif run.leaving:
             if not trainer.is_last_batch:  # otherwise the epoch ends first, with its evaluation
                 self._leave(trainer)
@@ -153,6 +153,10 @@ class FollowPlan(Checkpoint):  # type: ignore[misc,unused-ignore]
             self._rate = follow(config.scheduler, place, plan.learning_rate_factor)
         self._measured.begin(plan, trainer.world_size)
         self._losses = torch.zeros((), device=trainer.strategy.root_device)
+
+    def _end(self, trainer: Any) -> None:
+        """End the training, whose samples are taken, also if these were fewer than `min_epochs` or `min_steps`."""
+        trainer.fit_loop.min_epochs, trainer.fit_loop.epoch_loop.min_steps, trainer.should_stop = None, None, True
 
     def _leave(self, trainer: Any) -> None:
         """Save, leave the run, and end `fit`."""
