@@ -10,6 +10,7 @@ from typing import Any
 
 from accelerate import checkpointing  # type: ignore[import-untyped,unused-ignore]
 from accelerate.utils import set_seed  # type: ignore[import-untyped,unused-ignore]
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -49,9 +50,17 @@ class Checkpoints:
             seed: Seed of this rank's random numbers; None: those of the rank of the same number go on.
         """
         state = self._state()
+        saved, moments = FileSystemReader(folder).read_metadata().state_dict_metadata, state["optimizer"]["state"]
+        # A parameter that had no gradient before the checkpoint has no moments in it, and gets none.
+        absent = [name for name in moments if not any(key.startswith(f"optimizer.state.{name}.") for key in saved)]
+        fresh = {name: moments.pop(name) for name in absent}
         with _alone_or_not():
             load(state, checkpoint_id=folder)
+        moments.update(fresh)
         set_state_dict(self._model, self._optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        for group, stated in zip(self._optimizer.param_groups, state["optimizer"]["param_groups"]):
+            for parameter in (each for each, name in zip(group["params"], stated["params"]) if name in fresh):
+                self._optimizer.state.pop(parameter, None)
         checkpointing.load_accelerator_state(str(folder), [], [], [], [], self._accelerator.process_index, self._accelerator.scaler)
         for number, each in enumerate(self._accelerator._custom_objects):
             checkpointing.load_custom_state(each, str(folder), number)
