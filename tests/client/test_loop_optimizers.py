@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from oppa_client import ContractError
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -56,3 +57,14 @@ def test_parameters_without_a_gradient_so_far_have_no_moments_after_a_restart(at
     for name, value in trained(second, optimizer_of).items():
         assert torch.equal(value, whole[name]), name
     assert len(reported(first) + reported(second)) == 12
+
+
+@pytest.mark.parametrize(("joined", "named"), [(False, "2 optimizers were prepared"), (True, "2 parameters that are not of the model")])
+def test_a_training_that_no_checkpoint_would_hold_is_refused(attempt_at, joined, named):
+    attempt_at("run")
+    accelerator, pair = loop_program.Accelerator(cpu=True), [nn.Linear(8, 4), nn.Linear(8, 4)]
+    parameters = [list(each.parameters()) for each in pair]
+    optimizers = [adamw(parameters[0] + parameters[1])] if joined else [adamw(each) for each in parameters]
+    first, _, optimizer, *_ = accelerator.prepare(*pair, *optimizers)
+    with pytest.raises(ContractError, match=named):
+        loop_program.OppaTraining(accelerator, first, optimizer, DataLoader(loop_program.data(), batch_size=2))

@@ -7,6 +7,7 @@ from typing import Any
 from accelerate.utils import DistributedType  # type: ignore[import-untyped,unused-ignore]
 
 from oppa_client.loop.support import apart, require_none
+from oppa_client.run_files import ContractError
 
 FOLLOWED = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.FSDP}
 """Ways to distribute a model whose gradients are synchronised by `accumulate`."""
@@ -24,3 +25,15 @@ def require_supported(accelerator: Any) -> None:
     }
     known = "`OppaTraining` follows a plan on one process, under DDP and under FSDP2; see docs/how-to/accelerate.md"
     require_none(obstacles, known)
+
+
+def require_whole(accelerator: Any, model: Any, optimizer: Any) -> None:
+    """Raise ContractError if a checkpoint, which holds one model and one optimizer, would leave out a part of the training."""
+    count = len(accelerator._optimizers)
+    if count > 1:
+        raise ContractError(f"{count} optimizers were prepared, but a checkpoint holds one: give one with a group of parameters for each")
+    own, held = {id(each) for each in model.parameters()}, [each for group in optimizer.param_groups for each in group["params"]]
+    others = sum(id(each) not in own for each in held)
+    if others:
+        cause = f"the optimizer has {others} parameters that are not of the model"
+        raise ContractError(f"{cause}, so that no checkpoint would hold them: give one module that has all of them")

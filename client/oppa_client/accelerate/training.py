@@ -15,7 +15,7 @@ from accelerate.utils import send_to_device  # type: ignore[import-untyped,unuse
 
 from oppa_client import run_files
 from oppa_client.accelerate.checkpoints import Checkpoints
-from oppa_client.accelerate.support import require_supported
+from oppa_client.accelerate.support import require_supported, require_whole
 from oppa_client.loop.checkpoints import POSITION, due, require_same, resumed_at, seed_of, stated_in
 from oppa_client.loop.loaders import planned
 from oppa_client.loop.position import Position
@@ -65,6 +65,8 @@ class OppaTraining:
         self.run = run = open_run(ABILITIES)
         self.accelerator, self._folder, self._save_every = accelerator, Path(checkpoints).absolute(), save_every
         require_supported(accelerator)
+        if run is not None:
+            require_whole(accelerator, model, optimizer)
         self._batches = planned(loader, seed)
         prepared = isinstance(scheduler, AcceleratedScheduler) and scheduler.step_with_optimizer and not scheduler.split_batches
         self._pace = accelerator.num_processes if prepared else 1
