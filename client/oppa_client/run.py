@@ -150,14 +150,15 @@ class Run:
         samples, tokens, memory_bytes = whole("samples", samples), optional("tokens", tokens), optional("memory_bytes", memory_bytes)
         facts = {"samples": samples, "tokens": tokens, "skipped": bool(skipped), "learning_rate": finite(learning_rate), "noise": known}
         facts |= {"plan": self._terms.number, "paused_s": self._paused_s} | ({} if loss is None else {"loss": finite(loss)})
+        line = {"step": self._step, "step_time_s": seconds, "memory_bytes": memory_bytes, "resumed": self._resumed, **facts}
+        planned = self._terms.at(self._step, self._samples, self.total_samples).global_batch
         self._began_s, self._paused_s = begin_s, 0.0
+        self._step, self._samples = self._step + 1, self._samples + samples
         if self._in_trial:
             goes_on = self._trial.step(seconds, memory_bytes=memory_bytes, loss=None if loss is None else float(loss))
             self._leaving = None if goes_on else Leaving("trial")
-            self._count(samples)
             return
-        line = {"step": self._step, "step_time_s": seconds, "memory_bytes": memory_bytes, "resumed": self._resumed, **facts}
-        self._count(samples)
+        self._check.ended(line["step"], samples, planned)
         try:
             self._exchange(line)
         except OSError:
@@ -244,9 +245,6 @@ class Run:
         # An asynchronous checkpoint is complete some steps later, maybe under another plan than its own.
         terms = next((each for each in reversed([*self._past, self._terms]) if each.from_step <= step), self._terms)
         return {"checkpoint": place, "step": step, "samples": samples, "plan": terms.to_dict()}
-
-    def _count(self, samples: int) -> None:
-        self._step, self._samples = self._step + 1, self._samples + samples
 
     def _finish(self) -> None:
         """Ask the program to leave once all samples are taken, or too few are left for a whole step."""

@@ -52,3 +52,13 @@ def test_a_loss_that_diverges_in_a_trial_is_reported(loss, tmp_path, monkeypatch
     open_run().step(samples=8, loss=loss)
     (line,) = (tmp_path / run_files.MEASUREMENTS).read_text().splitlines()
     assert repr(json.loads(line)["loss"]) == repr(loss)
+
+
+def test_a_rank_that_counts_its_own_samples_alone_is_told_to_count_those_of_all(tmp_path):
+    attempt(tmp_path)
+    first, second = ranks(tmp_path, 2)
+    first.step(samples=8)
+    second.step(samples=4)
+    first.step(samples=8)
+    with pytest.raises(ContractError, match="rank 1 counted 4 samples in step 0, but rank 0 counted 8: state those of all ranks"):
+        second.step(samples=4)
