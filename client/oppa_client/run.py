@@ -370,7 +370,7 @@ def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run |
         lead: Further steps by which a plan is announced ahead, for loaders that prefetch.
 
     Raises:
-        ContractError: oppa and this package speak no common version, or an ability is unknown.
+        ContractError: oppa and this package speak no common version, an ability is unknown, or the program has left the run before.
     """
     from oppa_client import __version__
 
@@ -381,8 +381,10 @@ def open_run(abilities: dict[str, Any] | None = None, *, lead: int = 0) -> Run |
         raise ContractError(f"`abilities = {abilities}`: {known}")
     if (trial := open_trial()) is None:
         return None
-    if not {run_files.ATTEMPT, run_files.HOLD} & run_files.names_in(trial.folder):
+    names = run_files.names_in(trial.folder)
+    if not {run_files.ATTEMPT, run_files.HOLD} & names:
         return Run(trial, attempt_of_trial(trial.spec["configuration"]), in_trial=True)
+    run_files.require_present(names)
     spoken = {"protocol": run_files.PROTOCOL, "oldest": run_files.OLDEST, "client": __version__, "abilities": able}
     early_start.state_waiting(trial.folder, trial.rank, trial.world)
     if trial.rank == 0:

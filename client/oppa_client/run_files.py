@@ -47,6 +47,13 @@ def require_version(attempt: dict[str, Any], package: str) -> None:
     raise ContractError(f"{theirs}, but oppa-client {package} speaks version {PROTOCOL}: install the client of that oppa")
 
 
+def require_present(names: set[str]) -> None:
+    """Raise ContractError if the files of an attempt state that the program has left it."""
+    if LEFT in names:
+        hint = "a run is one training, so train the other one in a program of its own"
+        raise ContractError(f"this program has left its run, and opens it again for another training: {hint}")
+
+
 def finite(value: Any) -> Any:
     """Return a number, or a text, that JSON can state; None if there is none, or it is not finite."""
     if value is None or isinstance(value, str):

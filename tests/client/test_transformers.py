@@ -207,6 +207,14 @@ def test_a_finished_run_that_is_resumed_keeps_its_checkpoint_and_saves_no_other(
     assert not list((second / "output").glob("checkpoint-*"))
 
 
+def test_a_second_training_of_one_program_is_refused_and_takes_no_step(attempt_at):
+    folder = attempt_at("run", total_samples=24)
+    train(trainer(folder, eval_strategy="no"))
+    with pytest.raises(ContractError, match="a run is one training"):
+        trainer(folder, eval_strategy="no").train()
+    assert len(reported(folder)) == 3
+
+
 class DeathError(RuntimeError):
     """Ends a rank while it saves."""
 
