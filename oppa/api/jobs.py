@@ -22,8 +22,9 @@ def load_job(path: str | Path, *, settings: Sequence[str] = (), command: Sequenc
 
     Raises:
         JobError: something in the file is wrong.
-        InputError: the runner, the search space or one of their files is missing or wrong.
+        InputError: `command` is a text, or the runner, the search space or one of their files is missing or wrong.
     """
+    _require_words(command, "oppa.load_job(path, command=shlex.split(line))")
     return job_file.load_job(Path(path), settings=settings, argv=command)
 
 
@@ -40,11 +41,14 @@ def load_line(command: Sequence[str], *, settings: Sequence[str] = (), study: st
     """
     from oppa.tuning.launch_line.line_job import load_line as load
 
-    if isinstance(command, str):
-        raise InputError(
-            f"a launch line is a list of words, not the text `{command}`", hint="split it: `oppa.load_line(shlex.split(line))`"
-        )
+    _require_words(command, "oppa.load_line(shlex.split(line))")
     return load(command, settings=settings, study=Path(study) if study else None)
+
+
+def _require_words(command: Sequence[str], call: str) -> None:
+    """Raise InputError, whose hint is a call, if a launch line is a text, which is a sequence of letters."""
+    if isinstance(command, str):
+        raise InputError(f"a launch line is a list of words, not the text `{command}`", hint=f"split it: `{call}`")
 
 
 def problem_of(job: object) -> Problem:

@@ -348,6 +348,8 @@ def test_the_torch_of_the_caller_keeps_its_threads():
     ("call", "message", "hint"),
     [
         (lambda: oppa.load_line("python train.py"), "a launch line is a list of words, not the text `python train.py`", "shlex.split"),
+        (lambda: oppa.load_job(EXAMPLE, command="python {micro_batch}"), "not the text `python {micro_batch}`", "oppa.load_job"),
+        (lambda: oppa.train(EXAMPLE, command="python train.py"), "a launch line is a list of words", "shlex.split"),
         (lambda: oppa.tune(["python", "train.py"]), "an object of type `list` is no job", "oppa.load_line"),
         (lambda: oppa.predict({"layers": 4}), "an object of type `dict` is no job", "the path of a job file"),
     ],
