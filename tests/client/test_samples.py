@@ -1,11 +1,14 @@
-"""Data-loading workers draw other random numbers on each replica and in each attempt, as those of a plain `DataLoader` do."""
+"""Data-loading workers draw other random numbers on each replica and in each attempt, as a plain `DataLoader` has it; streams have none."""
 
 import itertools
+from collections.abc import Iterator
 
+import pytest
 import torch
+from oppa_client import ContractError
 from oppa_client.loop.samples import SampleOrder, StepBatches
 from oppa_client.plan import Terms
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 
 class Crops(Dataset[torch.Tensor]):
@@ -40,3 +43,18 @@ def test_ranks_of_one_replica_draw_the_same_numbers_and_those_of_the_program_sta
     assert drawn(0, seed=None) == first
     torch.manual_seed(0)
     assert torch.rand(1) == wanted
+
+
+class Stream(IterableDataset[int]):
+    """Has a length, and no numbers."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(64))
+
+
+def test_a_stream_is_refused_though_it_has_a_length():
+    with pytest.raises(ContractError, match="`Stream` is an `IterableDataset`, whose elements have no numbers"):
+        StepBatches(SampleOrder(64, None), dataset=Stream())

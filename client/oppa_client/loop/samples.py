@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from oppa_client.loop.checkpoints import seed_of
 from oppa_client.plan import Plan
+from oppa_client.run_files import ContractError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,9 +45,15 @@ class StepBatches:
     Args:
         order: Order of the samples.
         options: Arguments of the `DataLoader`, whose workers stay from one step to the next.
+
+    Raises:
+        ContractError: the data set is a stream, whose elements have no numbers.
     """
 
     def __init__(self, order: SampleOrder, **options: Any) -> None:
+        if isinstance(options["dataset"], IterableDataset):
+            kind = type(options["dataset"]).__name__
+            raise ContractError(f"`{kind}` is an `IterableDataset`, whose elements have no numbers: give a data set with `__getitem__`")
         self.order = order
         self.elements: list[list[int]] = []
         """Elements of each micro-batch that is loaded now; the loader reads them as its batch sampler."""
