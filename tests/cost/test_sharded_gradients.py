@@ -1,4 +1,4 @@
-"""Gradients that ZeRO shards after each micro-batch are never whole, but in pipelines of torch they are until the last one."""
+"""A gradient that ZeRO shards after each micro-batch is never whole, but a pipeline of torch keeps it whole until the last one."""
 
 import pytest
 
