@@ -33,7 +33,7 @@ from oppa.report.surrogate import sections
 from oppa.report.text_file import write_text
 from oppa.report.verifications import section as section_of_verifications
 from oppa.study import Study, Trial
-from oppa.study.records import SEARCH, VERIFICATION
+from oppa.study.records import BASELINE, SEARCH, VERIFICATION
 from oppa.trials.runner import load_runner
 from oppa.tuning.comparison import WinnerComparison, compare_contenders
 from oppa.tuning.designers.oppa import fitted
@@ -80,6 +80,7 @@ def render(study: Study, problem: Problem) -> str:
     running = study.running()  # read before the trials, so that a trial that ends in between is in both, not missing from both
     trials, candidates = study.trials(), problem.candidates()
     ended = {trial.id for trial in trials}
+    searched = [trial for trial in trials if trial.purpose not in (BASELINE, VERIFICATION)]
     result = compare_contenders(trials, candidates, problem.limits.repeats, problem.baseline)
     spent = spending(study, problem)
     simulated, slow_nodes = load_runner(problem.runner).in_process, slow_nodes_of(problem)
@@ -90,10 +91,11 @@ def render(study: Study, problem: Problem) -> str:
         "candidates": len(candidates),
         "study": study,
         "trials": trials,
+        "searched": len(searched),
         "again": _again(trials),
         "slow": {trial.id: on_slow_nodes(trial, slow_nodes) for trial in trials},
         "simulated": simulated,
-        "spent_s": sum(trial.seconds for trial in trials) if simulated else study.spent_s(),
+        "spent_s": sum(trial.seconds for trial in searched) if simulated else study.spent_s(),
         "spent": spent,
         "spent_rows": spent_rows(spent),
         "pays": pays_sentences(break_even(result, spent, problem)) if result else [],

@@ -139,7 +139,11 @@ def test_the_first_screen_says_what_won_and_by_how_much(proven_page) -> None:
 
 def test_one_trial_is_named_in_the_singular(make_study, problem) -> None:
     with make_study("single") as study:
-        assert re.search(r"\b1 trial[,;]", Page(render(study, problem)).words)
+        assert re.search(r"\b1 trial( in .*? of search)?;", Page(render(study, problem)).words)
+
+
+def test_the_time_of_the_search_belongs_to_its_own_trials(proven_page) -> None:
+    assert re.search(r"\b5 trials( in .*? of search)?, 9 more to compare the fastest with the default;", proven_page.words)
 
 
 def test_memory_that_was_predicted_is_counted_by_what_came(proven, problem) -> None:
