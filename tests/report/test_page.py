@@ -15,7 +15,7 @@ from oppa.report.page import render, write_page
 from oppa.tuning.comparison import compare_contenders
 from oppa.tuning.result import to_json
 from oppa.units import format_number
-from tests.report.conftest import BEST, EVIL, FULL, SLOW, predicted, ran
+from tests.report.conftest import BEST, DEFAULT, EVIL, FULL, SLOW, predicted, ran
 from tests.tuning.conftest import trial_of
 
 pytestmark = pytest.mark.slow
@@ -144,6 +144,14 @@ def test_one_trial_is_named_in_the_singular(make_study, problem) -> None:
 
 def test_the_time_of_the_search_belongs_to_its_own_trials(proven_page) -> None:
     assert re.search(r"\b5 trials( in .*? of search)?, 9 more to compare the fastest with the default;", proven_page.words)
+
+
+def test_the_default_is_called_so_also_if_it_is_the_second(make_study, problem) -> None:
+    with make_study("empty") as study:
+        study.finish(study.claim(DEFAULT), ran(50))
+        study.finish(study.claim(BEST), ran(100))
+        contenders = render(study, problem).partition("Contenders")[2].partition("</table>")[0]
+    assert re.findall(r'scope="row">([^<]*)', contenders) == ["winner", "default"]
 
 
 def test_memory_that_was_predicted_is_counted_by_what_came(proven, problem) -> None:
