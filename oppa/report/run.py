@@ -76,11 +76,17 @@ def _facts(run: RunSpec, steps: Sequence[Line], validated: Sequence[Line]) -> li
         found.append(("learning rate", f"{last['learning_rate']:.3g}"))
     if losses:
         found.append(("loss", f"{math.fsum(losses) / len(losses):.4f}, the mean of the last {len(losses)} steps"))
-    if known := [line["loss"] for line in validated if line["loss"] is not None]:
-        found.append(("held-out loss", f"{known[-1]:.4f}; the lowest is {min(known):.4f}"))
+    if held_out := [line["loss"] for line in validated if line["loss"] is not None]:
+        found.append(("held-out loss", f"{held_out[-1]:.4f}; the lowest is {min(held_out):.4f}"))
     if last["noise_scale"] is not None:
-        found.append(("noise scale", f"{format_number(last['noise_scale'])} sequences, {last['health'].replace('_', ' ')}"))
+        known = f"{format_number(last['noise_scale'])} sequences" if _has_noise(last) else last["health"].replace("_", " ")
+        found.append(("noise scale", known))
     return found
+
+
+def _has_noise(step: Line) -> bool:
+    """Return whether the estimate of the noise scale after a step is reliable."""
+    return step["noise_scale"] is not None and step["health"] == "healthy"
 
 
 def _charts(steps: Sequence[Line], validated: Sequence[Line]) -> list[Chart]:
@@ -92,16 +98,16 @@ def _charts(steps: Sequence[Line], validated: Sequence[Line]) -> list[Chart]:
     if validated:
         held_out = [math.nan if line["loss"] is None else line["loss"] for line in validated]
         losses.append(Series(name="held out", x=[line["elapsed_s"] for line in validated], y=held_out))
-    known = [line for line in chosen if line["noise_scale"] is not None and line["health"] == "healthy"]
     sizes = [Series(name="global batch", x=loss.x, y=[float(line["global_batch"]) for line in chosen])]
-    if known:
-        noise = Series(name="noise scale", x=[line["elapsed_s"] for line in known], y=[line["noise_scale"] for line in known])
-        sizes.append(noise)
+    noise, shown = [line["noise_scale"] if _has_noise(line) else math.nan for line in chosen], "Global batch over time, in sequences"
+    if not all(map(math.isnan, noise)):
+        sizes.append(Series(name="noise scale", x=loss.x, y=noise))
+        shown = "Global batch and gradient noise scale over time, in sequences; the noise scale is drawn where it is known reliably"
     layouts = dict.fromkeys(line["configuration"] for line in chosen)
     speeds = [_speed(chosen, configuration) for configuration in layouts]
     return [
         _chart(losses, Axis(label="loss"), f"Loss over time, the mean of {SMOOTHED} steps"),
-        _chart(sizes, Axis(label="sequences", log=True), "Global batch and gradient noise scale over time, in sequences", steps=True),
+        _chart(sizes, Axis(label="sequences", log=True), shown, steps=True),
         _chart(speeds, Axis(label="sequences/s"), "Sequences per second over time, by configuration"),
     ]
 

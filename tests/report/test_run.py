@@ -1,6 +1,7 @@
 """The page of a training run, from a ledger that is made up."""
 
 import dataclasses
+import html
 import json
 import re
 
@@ -94,6 +95,15 @@ def test_the_batch_is_that_of_the_run_and_not_of_the_job(trained, tmp_path) -> N
 def test_the_loss_of_held_out_samples_stands_next_to_that_of_training(trained) -> None:
     text = render(trained)
     assert "4.8750; the lowest is 4.7500" in text and ">held out<" in text
+
+
+def test_a_noise_scale_without_a_signal_is_neither_stated_nor_drawn(run) -> None:
+    lines = [step(number, 8 * number, BEGIN, 0.1) | ({"health": "no_signal"} if number in (10, 19) else {}) for number in range(20)]
+    (run / ledger.FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    text = render(run)
+    assert "<dt>noise scale</dt><dd>no signal</dd>" in text and "where it is known reliably" in text
+    drawn = json.loads(html.unescape(re.findall(r'data-chart="([^"]*)"', text)[1]))["series"][1]["y"]
+    assert [number for number, noise in enumerate(drawn) if noise is None] == [*range(6), 10, 19]
 
 
 def test_the_hosts_of_a_job_that_scales_are_shown_from_step_to_step(trained) -> None:
