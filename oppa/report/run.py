@@ -214,15 +214,15 @@ def _speeds(events: Sequence[Line], table: Table | None) -> Section:
             f"{configuration.id}, batch {configuration.global_batch}",
             f"{counts[configuration]:,}",
             _time(math.exp(-own.mean), math.sqrt(own.variance)),
-            *_of_table(rows_of.get(configuration), own.mean),
+            *(_of_table(rows_of.get(configuration), own.mean) if table else ()),
         )
         for configuration, own in together(seen).items()
     ]
+    own_columns = ("configuration", ">steps", ">step time")
     if table is None:
-        text = "The run has no table."
-    else:
-        text = f"The table is from the study {table.origin.study}, which has these trials. A difference above 0 means slower training."
-    columns = ("configuration", ">steps", ">step time", ">in the table", ">difference", "known", "trials")
+        return Section(title="Step times", text="The run has no table to compare them with.", columns=own_columns, rows=rows)
+    text = f"The table is from the study {table.origin.study}, which has these trials. A difference above 0 means slower training."
+    columns = (*own_columns, ">in the table", ">difference", "known", "trials")
     return Section(title="Step times, compared with the table", text=text, columns=columns, rows=rows)
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import html
 import json
 import re
+import shutil
 
 import pytest
 
@@ -104,6 +105,12 @@ def test_a_noise_scale_without_a_signal_is_neither_stated_nor_drawn(run) -> None
     assert "<dt>noise scale</dt><dd>no signal</dd>" in text and "where it is known reliably" in text
     drawn = json.loads(html.unescape(re.findall(r'data-chart="([^"]*)"', text)[1]))["series"][1]["y"]
     assert [number for number, noise in enumerate(drawn) if noise is None] == [*range(6), 10, 19]
+
+
+def test_a_run_without_a_table_compares_nothing_with_it(trained) -> None:
+    shutil.rmtree(trained / PROFILED)
+    section = render(trained).partition("<h2>Step times")[2]
+    assert "105 ± 2 ms" in section and "in the table" not in section and "difference" not in section
 
 
 def test_the_hosts_of_a_job_that_scales_are_shown_from_step_to_step(trained) -> None:
