@@ -15,7 +15,7 @@ from rich.text import Text
 from oppa.cli.trial_session import again_with, print_resume, resumable
 from oppa.cli.views import style
 from oppa.cli.views.search_view import REFRESH_S
-from oppa.cli.views.summary import job_line
+from oppa.cli.views.summary import HEAD, job_line
 from oppa.control.own_trainer import run_book
 from oppa.control.registry import RATIOS, needed_ratio, needs_noise
 from oppa.control.training_session.callback import RunCallback, RunSession
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from oppa.table.table import Table
 
 LINE_S = 10.0
+_TITLE = 8
+"""Width of the titles of a result's rows, with the space after them."""
 RECENT = 20
 """Number of last steps whose mean is shown as the present speed."""
 UNMEASURED, INCOMPARABLE = 50, 400
@@ -59,12 +61,14 @@ _NO_PARTS = (
 
 def print_run(run: RunSpec, folder: Path) -> None:
     """Print the job, the layout, the training options, and the folder of the run, to stderr."""
-    style.err().print(
-        f"{job_line(run.problem)}\n"
-        f"[bold]layout[/] {escape(_layout(run.configuration))}\n"
-        f"[bold]train[/]  {_options_line(run.problem)}\n"
-        f"[bold]run[/]    {escape(str(folder))}{_advises(run)}\n"
-    )
+    lines = [
+        job_line(run.problem),
+        f"[bold]layout[/] {escape(_layout(run.configuration))}",
+        f"[bold]train[/]  {_options_line(run.problem)}",
+        f"[bold]run[/]    {escape(str(folder))}{_advises(run)}",
+        "",
+    ]
+    style.print_rows(style.err(), lines, HEAD)
 
 
 def _advises(run: RunSpec) -> str:
@@ -90,17 +94,18 @@ def print_outcome(folder: Path, outcome: Outcome, lines: Sequence[Line]) -> None
             ("samples", f"{ledger.require_whole(lines):,}, each once and in order"),
         ]
     rows += [("saved", escape(str(path))) for path in checkpoints(folder)[:1]]
-    style.err().print(*(f"[bold]{name:<8}[/]{value}" for name, value in rows), sep="\n")
+    style.print_rows(style.err(), [f"[bold]{name:<{_TITLE}}[/]{value}" for name, value in rows], _TITLE)
 
 
 def print_refined(table: "Table", better: "Table", seen: Sequence["StepTimeObservation"], folder: Path) -> None:
     """Print the rows of a table that a run's step times have changed, to stderr."""
     before, after = ({row.configuration: row for row in each.rows} for each in (table, better))
-    style.err().print(f"[bold]table[/]   refined by {sum(each.steps for each in seen):,} steps: {escape(str(folder))}")
+    lines = [f"[bold]table[/]   refined by {sum(each.steps for each in seen):,} steps: {escape(str(folder))}"]
     for configuration in dict.fromkeys(each.configuration for each in seen):
         was, now = before.get(configuration), after[configuration]
         earlier = f"{style.rate(was.steps_per_s, was.stddev)} steps/s in the table" if was else "not in the table"
-        style.err().print(f"        {escape(_layout(configuration))}: {style.rate(now.steps_per_s, now.stddev)} steps/s, {earlier}")
+        lines.append(f"        {escape(_layout(configuration))}: {style.rate(now.steps_per_s, now.stddev)} steps/s, {earlier}")
+    style.print_rows(style.err(), lines, _TITLE)
 
 
 def print_worth(account: Mapping[str, float | None]) -> None:
@@ -109,7 +114,8 @@ def print_worth(account: Mapping[str, float | None]) -> None:
     if gain is not None and regret is not None:
         gained = f"{gain:+.1%} over the first configuration" if account["changed"] else "no change was made"
         side = "below" if regret >= 0 else "above"
-        style.err().print(f"[bold]goodput[/] {gained}; {abs(regret):.1%} {side} the table's best at every moment")
+        line = f"[bold]goodput[/] {gained}; {abs(regret):.1%} {side} the table's best at every moment"
+        style.print_rows(style.err(), [line], _TITLE)
 
 
 ENDED = {Ending.FINISHED: 0, Ending.FAILED: 1, Ending.STOPPED: 130, Ending.REVOKED: 3}
@@ -118,8 +124,8 @@ ENDED = {Ending.FINISHED: 0, Ending.FAILED: 1, Ending.STOPPED: 130, Ending.REVOK
 
 def print_advice(advice: "Advice") -> None:
     """Print what advice that was not followed would have been worth, and how to follow it, to stderr."""
-    style.err().print(f"[bold]advice[/]  {escape(_layout(advice.last))}: {advice.worth}; nothing was changed")
-    style.err().print("        let the policy act: `--no-advise`", markup=False)
+    line = f"[bold]advice[/]  {escape(_layout(advice.last))}: {advice.worth}; nothing was changed"
+    style.print_rows(style.err(), [line, "        let the policy act: `--no-advise`"], _TITLE)
 
 
 def print_ended(result: TrainResult) -> int:
