@@ -13,7 +13,7 @@ from oppa.problem.job import load_job
 from oppa.study import Study
 from oppa.trials.interruption import Interruption
 from oppa.tuning.designers.active_profiling import GoodputLoss
-from tests.cli.conftest import TRIALS
+from tests.cli.conftest import TRIALS, dp2, ran
 
 
 @pytest.fixture
@@ -45,6 +45,19 @@ def test_a_terminal_keeps_the_lines_that_a_pipe_gets(printed) -> None:
     screen = pyte.Screen(style.PIPE_WIDTH, 24)
     pyte.Stream(screen).feed(drawn.replace("\n", "\r\n"))
     assert [line.rstrip() for line in screen.display if line.strip()] == [line.rstrip() for line in piped.splitlines()]
+
+
+def test_memory_stands_in_one_column_however_many_digits_a_speed_has(oppa, capsys) -> None:
+    problem = load_job(oppa.folder / "job.toml")
+    style.err.cache_clear()
+    with Study.create(oppa.folder / "p", problem.to_dict(), problem.fingerprint) as study:
+        view = SearchView(study, Interruption(), problem)
+        for micro_batch, steps_per_s in ((1, 0.722), (2, 3.75), (4, 11.9)):
+            lease, result = study.claim(dp2(micro_batch)), ran(steps_per_s)
+            study.finish(lease, result)
+            view.ended(lease, result)
+    lines = capsys.readouterr().err.splitlines()
+    assert len({line.index("MiB") for line in lines}) == 1 and all("steps/s  " in line for line in lines)
 
 
 @pytest.mark.parametrize(("bound", "end"), [(0.005, "; ends at 0.5%"), (None, "over all\n")])

@@ -22,7 +22,7 @@ from oppa.units import format_seconds, with_noun
 
 REFRESH_S = 0.2
 LOOK_S = 1.0
-CAUSE_WIDTH, NAME_WIDTH = 70, 26
+CAUSE_WIDTH, NAME_WIDTH, SPEED_WIDTH = 70, 26, 21
 NEW, AGAIN, PRESENT, DEFAULT, REPEAT = " ", "↻", "●", "○", "✓"
 """Marks of trials: a configuration's first search trial, a further one, the user's baseline, the default, and a verification repeat."""
 MARKS = {SEARCH: NEW, BASELINE: DEFAULT, VERIFICATION: REPEAT, DRIFT: AGAIN}
@@ -51,7 +51,7 @@ class SearchView:
         self._started_at = time.monotonic()
         self._times: list[float] = []
         """Step times of the running trial, which started at `_started_at`."""
-        self._name_width = NAME_WIDTH
+        self._name_width, self._speed_width = NAME_WIDTH, SPEED_WIDTH
         self._best: tuple[float, str] | None = None
         ended = study.trials()
         self._shown = {trial.id for trial in ended}
@@ -106,14 +106,15 @@ class SearchView:
         if trial.outcome in MEASURED:
             speed = self._speed(trial.steps_per_s, (trial.variance or 0.0) ** 0.5) if trial.steps_per_s else ""
             comment = f"[bold green]{self._IMPROVED}[/]" if self._improves(trial) else ended if trial.outcome != "completed" else ""
-            rest = f"{speed:<20}{style.memory(trial.memory_bytes):>9}  {comment}".rstrip()
+            self._speed_width = max(self._speed_width, len(speed))
+            rest = f"{speed:<{self._speed_width}}{style.memory(trial.memory_bytes):>10}  {comment}".rstrip()
         else:
             rest = f"{ended}: {_one_line(trial.cause)}" if trial.cause else ended
         mark = self._mark(trial)  # computed before this trial is added to those searched
         if trial.purpose == SEARCH and trial.counts:
             self._searched.append(trial.configuration)
         name = self._name(trial.configuration)
-        self._name_width = max(self._name_width, len(name))  # lines after a long name align with its own
+        self._name_width = max(self._name_width, len(name))  # lines after a long name align with its own, as after a long speed
         return f"{trial.id:4} {mark} {name:<{self._name_width}}  {rest}"
 
     def _mark(self, trial: Lease | Trial) -> str:
