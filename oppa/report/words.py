@@ -62,7 +62,9 @@ def verdicts(result: WinnerComparison, trials: Sequence[Trial], objective: Objec
     feasible = each_once([trial for trial in trials if trial.purpose == SEARCH])
     if others := len(tied(feasible)) - 1 if feasible else 0:
         why = "the 95% interval of the difference contains 0"
-        found.append(f"In the search, {others} of the {len(feasible) - 1} other completed configurations tie with the best: {why}.")
+        rest = len(feasible) - 1
+        tying = f"{others} of the {rest} other completed configurations tie" if rest > 1 else "the only other completed configuration ties"
+        found.append(f"In the search, {tying} with the best: {why}.")
     return [sentence for sentence in found if sentence]
 
 

@@ -72,6 +72,12 @@ def test_what_was_not_repeated_is_not_called_faster(problem, trials) -> None:
     assert "Not verified yet" in said and "times as fast" not in said
 
 
+def test_one_other_configuration_is_named_in_the_singular(problem) -> None:
+    trials = [trial_of(n, each, 80.0, variance=1.0, memory_bytes=2**26) for n, each in enumerate((DEFAULT, BEST, SECOND))]
+    said = [" ".join(verdicts(compare_contenders(own, problem.candidates(), 3), own, Objective())) for own in (trials[:2], trials)]
+    assert "the only other completed configuration ties with" in said[0] and "2 of the 2 other completed configurations tie with" in said[1]
+
+
 def test_a_number_that_is_no_throughput_is_not_called_fast(make_study, problem) -> None:
     with make_study("proven") as study:
         trials = study.trials()
