@@ -10,7 +10,7 @@ from oppa.report.study import rate_of
 from oppa.study import Prediction, Trial
 from oppa.study.records import MEASURED, SEARCH, VERIFICATION
 from oppa.tuning.calibration import track_record
-from oppa.units import MIB, format_seconds
+from oppa.units import GIB, MIB, format_seconds
 
 PAUSE_S = 120.0
 """Seconds without a trial beyond which they are a pause between sessions; the time axis leaves it out."""
@@ -117,13 +117,14 @@ def memory(trials: Sequence[Trial], usable_bytes: float) -> MemoryForecast | Non
     fits = {t.id: t.prediction.fits(usable_bytes) for t in known if t.prediction}
     fit_ran, fit_lost = sum(fits[t.id] for t in ran), sum(fits[t.id] for t in lost)
     at_least = [dataclasses.replace(t, memory_bytes=round(usable_bytes)) for t in lost]
+    unit, unit_bytes = ("GiB", GIB) if usable_bytes >= GIB else ("MiB", MIB)
     chart = _scattered(
-        [_needed(name, chosen) for name, chosen in (("ran", ran), ("out of memory", at_least)) if chosen],
-        ("measured peak, MiB", "predicted peak, MiB"),
+        [_needed(name, chosen, unit_bytes) for name, chosen in (("ran", ran), ("out of memory", at_least)) if chosen],
+        (f"measured peak, {unit}", f"predicted peak, {unit}"),
         label=f"Predicted against measured peak memory of {len(ran) + len(lost)} trials",
         caption="The dashed line is the usable memory of a device. "
         "Trials that ran out of memory are drawn there, because their peak is unknown.",
-        limit=usable_bytes / MIB,
+        limit=usable_bytes / unit_bytes,
     )
     return MemoryForecast(
         fit_ran=fit_ran,
@@ -185,15 +186,15 @@ def _predicted(name: str, pairs: Sequence[tuple[Trial, Prediction]]) -> Series:
     )
 
 
-def _needed(name: str, trials: Sequence[Trial]) -> Series:
+def _needed(name: str, trials: Sequence[Trial], unit_bytes: float) -> Series:
     predictions = [trial.prediction for trial in trials if trial.prediction]
-    centres = [(each.memory_bytes or 0) / MIB for each in predictions]
+    centres = [(each.memory_bytes or 0) / unit_bytes for each in predictions]
     ends = [each.memory_interval or (each.memory_bytes or 0,) * 2 for each in predictions]
     return Series(
         name=name,
-        x=[(trial.memory_bytes or 0) / MIB for trial in trials],
+        x=[(trial.memory_bytes or 0) / unit_bytes for trial in trials],
         y=centres,
-        low=[low / MIB for low, _ in ends],
-        high=[high / MIB for _, high in ends],
+        low=[low / unit_bytes for low, _ in ends],
+        high=[high / unit_bytes for _, high in ends],
         notes=_notes(trials),
     )

@@ -163,6 +163,13 @@ def test_memory_that_was_predicted_is_counted_by_what_came(proven, problem) -> N
     assert (known.fit_ran, known.fit_lost, known.unfit_ran, known.unfit_lost) == (0, 0, 4, 1) and known.right == 1
 
 
+def test_memory_is_drawn_in_the_unit_of_the_device(proven) -> None:
+    trials = [trial for trial in proven.trials() if trial.purpose == "search"]
+    for usable, peak in ((2.0**27, 64.0), (2.0**36, 1 / 16)):
+        drawn = memory(trials, usable).chart.data
+        assert drawn["series"][0]["x"][0] == peak, drawn["x"]
+
+
 def test_a_pause_takes_no_time_of_the_search() -> None:
     starts = (100.0, 103.0, 5000.0)
     ends, left_out = elapsed([trial_of(n, BEST, 1.0, started_at=start, seconds=2.0) for n, start in enumerate(starts)])
