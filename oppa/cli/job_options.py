@@ -29,6 +29,7 @@ Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE",
 ModelWords = Annotated[list[str] | None, typer.Option("--model", metavar="DIMENSIONS|FILE", help=MODEL, show_default=False)]
 Command = Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help=COMMAND, show_default=False)]
 _SETTING = re.compile(r"[a-z_]+(\.[\w-]+)+=")
+_PARAMETER = re.compile(r"\w+=")
 _VERBOSE = re.compile(r"-v+|--verbose")
 
 
@@ -48,15 +49,25 @@ class LaunchLineCommand(typer.core.TyperCommand):
                 raise
             raise _stray(own[place + 1 :], own[place], shlex.join([*ctx.command_path.split(), *own[:place]])) from None
         if stray := ctx.params.get("command"):
-            raise _stray(stray, str(ctx.params["job"]), ctx.command_path)
+            raise _stray(stray, str(ctx.params.get("job") or ctx.params["source"]), ctx.command_path, ctx.params.get("setting", ""))
         ctx.params["command"] = line or None
         return rest
 
 
-def _stray(words: Sequence[str], job: str, command: str) -> InputError:
-    """Return the error for words in front of `--` that are neither options nor the job file: a setting, or a launch line without `--`."""
+def _stray(words: Sequence[str], job: str, command: str, configuration: str = "") -> InputError:
+    """Return the error for words in front of `--` that are neither options nor the job file: a setting, or a launch line without `--`.
+
+    Args:
+        configuration: The configuration in front of these words, which may be the rest of it.
+    """
     if _is_program(job):
-        return InputError(f"`{job}` is no job file", hint=f"put `--` in front of a launch line: `{command} -- {shlex.join([job, *words])}`")
+        line = shlex.join([job, *filter(None, [configuration]), *words])
+        return InputError(f"`{job}` is no job file", hint=f"put `--` in front of a launch line: `{command} -- {line}`")
+    if _PARAMETER.match(configuration) and all(map(_PARAMETER.match, words)):
+        whole = ",".join((configuration, *words))
+        return InputError(
+            f"`{words[0]}` is no argument of `{command}`", hint=f"join the parameters of a configuration by commas: `{whole}`"
+        )
     meant = f"write `--set {shlex.quote(words[0])}`" if _SETTING.match(words[0]) else "remove it"
     return InputError(f"`{words[0]}` is no argument of `{command}`", hint=f"{meant}; a launch line follows `--`")
 

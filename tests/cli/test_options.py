@@ -214,6 +214,19 @@ def test_a_stray_word_and_a_wrong_number_are_named(oppa, words, message, hint) -
     assert message in said and hint in said.partition("hint")[2] and not (oppa.folder / "studies").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (("train", "job.toml", "dp=2", "x"), "`x` is no argument of `oppa train`", "remove it"),
+        (("train", "job.toml", "dp=2", "micro_batch=4"), "`micro_batch=4` is no argument", "by commas: `dp=2,micro_batch=4`"),
+        (("explain", "torchrun", "a.py", "b"), "`torchrun` is no job file", "`oppa explain -- torchrun a.py b`"),
+    ],
+)
+def test_a_word_after_a_configuration_is_named(oppa, words, message, hint) -> None:
+    said = oppa(*words, code=2).stderr
+    assert message in said and hint in said.partition("hint")[2]
+
+
 def test_a_setting_reaches_the_job_before_it_is_checked(oppa) -> None:
     job = oppa.folder / "job.toml"
     job.write_text(job.read_text().replace("global_batch = 16", "global_batch = -1"))
