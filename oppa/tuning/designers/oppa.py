@@ -25,7 +25,7 @@ from oppa.problem.problem import Problem
 from oppa.study import Prediction, Trial
 from oppa.study.records import VERIFICATION
 from oppa.tuning.calibration import widening
-from oppa.tuning.designer import Observation, free, short_of_memory, standings
+from oppa.tuning.designer import Observation, short_of_memory, standings
 from oppa.tuning.designers.choice import expected_gain, most_promising, most_valuable, probability_fits
 from oppa.tuning.designers.processes import (
     MEMORY_RESIDUAL,
@@ -108,7 +108,7 @@ class Oppa:
         self.pruning = Pruning(work, candidates, [parameter.name for parameter in unknown])
         self._problem = problem
         self._chance = RandomSearch(problem, candidates, seed=seed)
-        self._deviations = torch.from_numpy(candidates.deviations())
+        self._order = torch.from_numpy(candidates.deviations()).argsort(stable=True)
         self._seen: list[Observation] = []
 
     @property
@@ -156,9 +156,9 @@ class Oppa:
         return believer._suggest(taken, running)
 
     def _suggest(self, taken: Set[int], running: Set[int]) -> int | None:
-        rows = torch.from_numpy(free(len(self.infeasible), taken))
-        rows = rows[~self.infeasible[rows]]
-        rows = rows[self._deviations[rows].argsort(stable=True)]  # the frameworks' defaults win ties
+        untried = ~self.infeasible
+        untried[torch.tensor(list(taken), dtype=torch.long)] = False
+        rows = self._order[untried[self._order]]  # the frameworks' defaults win ties
         returnable, (fitting, slack) = standings(self._seen), self._may_fit(rows)
         if len(fitting) or returnable:
             rows = fitting

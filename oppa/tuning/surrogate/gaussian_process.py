@@ -221,11 +221,11 @@ class GaussianProcess:
         linearised posterior promises more speed than any coefficients give. Each candidate's coefficients are moved by REACH standard
         deviations in the direction that raises it most, and the cost model itself predicts by how much.
         """
-        linear, (slopes, _) = self.of_candidates(rows), self._linearised()
-        turned = slopes[rows] @ self.shift_covariance
-        variance = (turned * slopes[rows]).sum(dim=1).clamp_min(TINY)
+        linear, (slopes, centre) = self.of_candidates(rows), (table[rows] for table in self._linearised())
+        turned = slopes @ self.shift_covariance
+        variance = (turned * slopes).sum(dim=1).clamp_min(TINY)
         moved = self._anchor + REACH * turned / variance.sqrt()[:, None]
-        reached = (self.cost.at(moved, rows) - self.cost.at(self._anchor, rows)) / REACH
+        reached = (self.cost.at(moved, rows) - centre - slopes @ self._anchor) / REACH
         share = (variance / linear.stddev.square()).clamp_max(1.0)  # residual and coefficients are correlated after observations
         bent = linear.stddev.square() * (1 - share + share * reached.square() / variance)
         return Normal(linear.mean, bent.clamp_min(self.nugget**2).sqrt())
