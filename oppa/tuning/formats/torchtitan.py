@@ -125,7 +125,7 @@ def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
             "parallelism.pipeline_parallel_schedule": SEARCHED.get(c.model_chunks, "PipelineScheduleMulti")
             if searched
             else SCHEDULES[c.schedule],
-            **({ORDER_PATH: f'<os.path.join(os.path.dirname(__file__), "{ORDER}")>'} if searched else {}),
+            **({ORDER_PATH: Code(f'os.path.join(os.path.dirname(__file__), "{ORDER}")')} if searched else {}),
             "parallelism.pipeline_parallel_layers_per_stage": problem.model.layers // (c.pp * c.model_chunks),
             "parallelism.pipeline_parallel_first_stage_less_layers": 0,
             "parallelism.pipeline_parallel_last_stage_less_layers": 0,

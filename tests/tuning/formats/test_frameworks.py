@@ -382,7 +382,9 @@ def test_torchtitan_reads_an_order_that_was_searched_for(chunks, schedule, probl
     found = parse_schedule(files[torchtitan.ORDER], torchtitan.ORDER)
     assert (found.shape.ranks, found.shape.chunks, found.shape.micro_batches) == (2, chunks, chosen.num_microbatches)
     assert found.shape.folded is (chunks == 2), "laid out as torchtitan lays the stages of that schedule"
-    assert schedule in files[torchtitan.RECIPE] and "schedule.csv" in files[torchtitan.RECIPE]
+    assert schedule in files[torchtitan.RECIPE]
+    stated = next(line for line in files[torchtitan.RECIPE].splitlines() if "schedule_csv" in line).partition(" = ")[2]
+    assert eval(stated, {"os": os, "__file__": "/recipes/oppa_recipe.py"}) == "/recipes/schedule.csv"
 
 
 def test_torchtitan_documents_every_name_of_what_came_after_its_release(problem_of) -> None:
