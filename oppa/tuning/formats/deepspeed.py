@@ -94,6 +94,8 @@ def config(problem: Problem, configuration: Configuration) -> dict[str, Any]:
     for name, keys in keys_of(problem).items():
         if name in active or name in {*PARAMETERS} - unstated:
             found |= keys_for(keys, configuration[name])
+    if configuration.tp > 1:  # DeepSpeed counts all ranks as replicas there, and refuses a batch that does not
+        del found[key_of("micro_batch", BATCH[0])]
     return nested(filled(found, settings_of(configuration, problem.training)))
 
 

@@ -118,6 +118,15 @@ def test_knobs_of_json_and_yaml_files_read_back_as_they_are_written(name, space,
     assert written
 
 
+def test_deepspeed_derives_the_global_batch_where_it_counts_tensor_parallel_ranks_as_replicas(problem_of) -> None:
+    problem = problem_of("deepspeed")
+    split, whole = (at(zero_bucket_mb=954, dp=8 // tp, tp=tp, zero_stage=1) for tp in (2, 1))
+    for configuration in (split, whole):
+        files = export("deepspeed", problem, configuration)
+        assert ("train_batch_size" in json.loads(files["ds_config.json"])) is (configuration is whole)
+        assert FORMATS["deepspeed"].parse(problem, files).settings["global_batch"] == 64
+
+
 @pytest.mark.parametrize(("name", "written"), [("deepspeed", '"gradient_clipping": 0.5'), ("colossalai", "max_norm=0.5")])
 def test_gradients_are_clipped_as_the_job_states(name, written, problem_of) -> None:
     problem = problem_of(name)
