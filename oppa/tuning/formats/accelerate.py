@@ -107,6 +107,8 @@ def _check(problem: Problem, configuration: Configuration, *, through_deepspeed:
         raise inexpressible(NAME, c, "zero_stage", hint="use ZeRO 0, 2 or 3, which DDP and FSDP2 implement")
     if c.zero_stage == 0 and c.tp > 1 and c.dp > 1:
         raise inexpressible(NAME, c, "zero_stage", together_with="tp", hint="use ZeRO 2 or 3: its tensor parallelism requires FSDP2")
+    if c.zero_stage == 0 and int(c.get("cp", 1)) > 1:
+        raise inexpressible(NAME, c, "cp", together_with="zero_stage", hint="use ZeRO 2 or 3: its context parallelism requires FSDP2")
     if c.zero_stage == 0 and c.tp == 1 and c.recompute != "none":
         raise inexpressible(NAME, c, "recompute", together_with="zero_stage", hint="use ZeRO 2 or 3: it recomputes through FSDP2")
     for name in ("zero_bucket_mb", "overlap_zero_comm"):

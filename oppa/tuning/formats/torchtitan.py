@@ -80,12 +80,14 @@ def fastest() -> Trainer.Config:
 
 
 def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
-    """Return the files; raises InputError for ZeRO 1, and for experts with replicas that are not sharded."""
+    """Return the files; raises InputError for ZeRO 1, and for experts or parts of sequences with replicas that are not sharded."""
     c = configuration
     require_expressible(problem, c, expresses=_EXPRESSED, target=NAME)
     require_equal_stages(NAME, problem, c)
     if c.zero_stage == 1:
         raise inexpressible(NAME, c, "zero_stage", hint="use ZeRO 0, 2 or 3, which FSDP2 implements")
+    if c.zero_stage == 0 and int(c.get("cp", 1)) > 1:
+        raise inexpressible(NAME, c, "cp", together_with="zero_stage", hint="use ZeRO 2 or 3: its context parallelism shards the weights")
     if c.ep > 1 and c.dp > 1 and c.zero_stage == 0:
         raise inexpressible(NAME, c, "ep", together_with="zero_stage", hint="use ZeRO 2 or 3: experts are split over the ranks that shard")
     text = _SOURCE.format(

@@ -163,6 +163,16 @@ def test_groups_of_ranks_that_shard_are_written_as_their_number(cp, name, proble
     assert read_back(name, problem, files) == configuration
 
 
+@pytest.mark.parametrize("name", ["accelerate", "torchtitan"])
+@pytest.mark.parametrize("dp", [1, 2])
+def test_context_parallelism_without_shards_is_refused_where_it_shards(dp, name, problem_of) -> None:
+    problem = problem_of("torch-long-context", knobs="cp = [1, 4, 8]")
+    defaults = {known.name: known.default for known in problem.space.parameters}
+    configuration = problem.space.configuration(defaults | {"dp": dp, "cp": 8 // dp, "global_batch": 64, "micro_batch": 1})
+    with pytest.raises(InputError, match=r"cannot express `cp = \d` together with `zero_stage = 0`"):
+        export(name, problem, configuration)
+
+
 @pytest.mark.parametrize(
     ("name", "space", "knob", "usual", "chosen", "word"),
     [
