@@ -13,6 +13,7 @@ from oppa.errors import InputError
 from oppa.plain_text import clipped
 from oppa.problem.bounded_text import parse_yaml, whole_number
 from oppa.problem.configuration import PARAMETERS, Configuration, Value
+from oppa.problem.declaration import spell
 from oppa.problem.problem import Problem
 from oppa.problem.space_file import declared_keys
 from oppa.tuning.formats import deepspeed, launch, stated
@@ -56,6 +57,7 @@ _EXTRAS = {
     "fsdp_offload": "fsdp_offload_params",
 }
 """Keys of the extra parameters of search_spaces/accelerate.toml."""
+_ROTATIONS = ("allgather", "alltoall")
 _FIELDS = ("zero_stage", "recompute", "zero_bucket_mb", "overlap_zero_comm")
 _DEEPSPEED = {"zero_stage", "gradient_accumulation_steps", "deepspeed_config_file", "zero3_init_flag", "deepspeed_multinode_launcher"}
 _STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2}
@@ -109,6 +111,8 @@ def _check(problem: Problem, configuration: Configuration, *, through_deepspeed:
         raise inexpressible(NAME, c, "zero_stage", together_with="tp", hint="use ZeRO 2 or 3: its tensor parallelism requires FSDP2")
     if c.zero_stage == 0 and int(c.get("cp", 1)) > 1:
         raise inexpressible(NAME, c, "cp", together_with="zero_stage", hint="use ZeRO 2 or 3: its context parallelism requires FSDP2")
+    if int(c.get("cp", 1)) > 1 and c.get("cp_comm", _ROTATIONS[0]) not in _ROTATIONS:
+        raise inexpressible(NAME, c, "cp_comm", hint=f"use {' or '.join(map(spell, _ROTATIONS))}")
     if c.zero_stage == 0 and c.tp == 1 and c.recompute != "none":
         raise inexpressible(NAME, c, "recompute", together_with="zero_stage", hint="use ZeRO 2 or 3: it recomputes through FSDP2")
     for name in ("zero_bucket_mb", "overlap_zero_comm"):

@@ -16,10 +16,20 @@ from oppa.pipeline.from_configuration import schedule_of
 from oppa.pipeline.registry import SEARCH
 from oppa.pipeline.torch_csv import to_csv
 from oppa.problem.configuration import Configuration, Value
-from oppa.problem.declaration import shown
+from oppa.problem.declaration import shown, spell
 from oppa.problem.problem import Problem
 from oppa.tuning.formats import launch, source, stated
-from oppa.tuning.formats.format import Files, Reading, inexpressible, only, replicas_of, require_equal_stages, require_expressible
+from oppa.tuning.formats.format import (
+    Files,
+    Reading,
+    default_of,
+    inexpressible,
+    is_chosen,
+    only,
+    replicas_of,
+    require_equal_stages,
+    require_expressible,
+)
 from oppa.tuning.formats.source import Code
 
 NAME = "torchtitan"
@@ -86,6 +96,8 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     require_equal_stages(NAME, problem, c)
     if c.zero_stage == 1:
         raise inexpressible(NAME, c, "zero_stage", hint="use ZeRO 0, 2 or 3, which FSDP2 implements")
+    if "cuda_graphs" in c.names and not _has_graphs(c) and is_chosen(problem, c, "cuda_graphs"):
+        raise inexpressible(NAME, c, "cuda_graphs", hint=f"use `cuda_graphs = {spell(default_of(problem.space, 'cuda_graphs'))}`")
     if c.zero_stage == 0 and int(c.get("cp", 1)) > 1:
         raise inexpressible(NAME, c, "cp", together_with="zero_stage", hint="use ZeRO 2 or 3: its context parallelism shards the weights")
     if c.ep > 1 and c.dp > 1 and c.zero_stage == 0:
@@ -141,11 +153,16 @@ def _extras(configuration: Configuration) -> dict[str, object]:
     found: dict[str, object] = {key: c[name] for name, key in EXTRAS.items() if name in c.names}
     if (balancer := c.get("cp_load_balancer", "")) and c.get("cp", 1) != 1:
         found[BALANCER] = None if balancer == "None" else balancer
-    if "cuda_graphs" in c.names:
+    if _has_graphs(c):
         found[NO_GRAPHS] = not c["cuda_graphs"]
     if (budget := c.get("memory_budget", 1.0)) != 1:
         found["activation_checkpoint"] = Code(f"MemoryBudgetAC.Config(memory_budget={budget})")
     return found
+
+
+def _has_graphs(configuration: Configuration) -> bool:
+    """Return whether a configuration states that graphs are on or off; that of Megatron-LM names a kind of graphs."""
+    return isinstance(configuration.get("cuda_graphs", ""), bool)
 
 
 def in_sequences(problem: Problem, configuration: Configuration) -> dict[str, object]:
@@ -206,7 +223,8 @@ def _extras_of(problem: Problem, given: Mapping[str, Any], *, shards: int) -> di
         found["cuda_graphs"] = not stated.switch(given, NO_GRAPHS, usual=False)
     if budget := _BUDGET.fullmatch(str(given.get("activation_checkpoint"))):
         found["memory_budget"] = float(budget[1])
-    return {name: value for name, value in found.items() if name in problem.space.names}
+    known = problem.space.names
+    return {name: value for name, value in found.items() if name in known and type(value) is type(problem.space[name].default)}
 
 
 def _schedule(given: Mapping[str, Any]) -> str:

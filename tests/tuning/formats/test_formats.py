@@ -178,6 +178,7 @@ def test_context_parallelism_without_shards_is_refused_where_it_shards(dp, name,
     [
         ("megatron", "transformers", "torch_compile", False, True, "torch_compile"),
         ("megatron", "torchtitan", "compile", False, True, "--compile"),
+        ("torchtitan", "megatron", "cuda_graphs", "none", "local", "cuda_graphs"),
         ("megatron", "lightning", "strategy", "ddp", "fsdp", "--trainer"),
         ("megatron-bridge", "transformers", "torch_compile", False, True, "torch_compile"),
         ("transformers", "megatron", "cp", 1, 2, "context-parallel"),
@@ -195,6 +196,15 @@ def test_options_of_another_framework_are_left_out_at_their_default_and_refused_
     assert word not in text
     with pytest.raises(InputError, match=f"cannot express `{knob} = {spell(chosen)}`"):
         export(name, problem, other)
+
+
+def test_accelerate_refuses_the_exchanges_of_another_framework(problem_of) -> None:
+    problem = problem_of("megatron", knobs='cp = [1, 2], cp_comm = ["p2p", "allgather"]')
+    defaults = {known.name: known.default for known in problem.space.parameters} | {"micro_batch": 2, "global_batch": 64}
+    ring, gathered = (defaults | {"dp": 4, "cp": 2, "zero_stage": 3, "cp_comm": name} for name in ("p2p", "allgather"))
+    assert "cp_comm_strategy: allgather" in export("accelerate", problem, problem.space.configuration(gathered))["accelerate.yaml"]
+    with pytest.raises(InputError, match='cannot express `cp_comm = "p2p"`'):
+        export("accelerate", problem, problem.space.configuration(ring))
 
 
 def test_torchrun_hands_every_parameter_to_the_jobs_own_runner(problem_of) -> None:
