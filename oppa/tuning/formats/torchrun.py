@@ -118,13 +118,15 @@ def _paths(runner: Runner) -> list[str]:
 
 
 def _users_own(problem: Problem, configuration: Configuration) -> str:
-    """Return the user's launch line unchanged, run from the folder in which it was tuned."""
+    """Return the user's launch line unchanged, run from the folder in which it was tuned, or from the present one if that is not there."""
     command = problem.launch_line(configuration)
     assert command is not None
     values = values_of(configuration, problem.stated_model, problem.cluster, problem.training, steps=0, folder=Path(_FOLDER))
+    tuned = problem.software.folder if problem.software else ""
+    folder = tuned if tuned and Path(tuned).is_dir() else str(Path.cwd())
     quoted = shlex.join(command.words({**values, "steps": _STEPS}, {}))
     words = quoted.replace(_STEPS, "'\"$steps\"'").replace(_FOLDER, "'\"$run\"'")
-    return f'sh -c \'cd "$0" && exec "$@"\' {shlex.quote(str(Path.cwd()))} {words}'
+    return f'sh -c \'cd "$0" && exec "$@"\' {shlex.quote(folder)} {words}'
 
 
 def _command(runner: Runner, problem: Problem) -> str:

@@ -277,6 +277,16 @@ def test_the_script_starts_the_programs_that_the_study_ran_on_and_none_of_oppas(
     assert expected in text and str(Path(sys.executable).parent) not in text
 
 
+def test_a_launch_line_starts_where_it_was_tuned(problem_of, tmp_path) -> None:
+    (tmp_path / "tuned here").mkdir()
+    own = dataclasses.replace(problem_of("torch", runner="torch"), runner=catalog.find("runners", "command"))
+    problem = dataclasses.replace(own, command=LaunchCommand(argv=("pwd",)), software=Software(folder=str(tmp_path / "tuned here")))
+    for name, text in export("torchrun", problem, at()).items():
+        (tmp_path / name).write_text(text)
+    printed = subprocess.run(["sh", str(tmp_path / "run.sh")], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert printed[-1] == str(tmp_path / "tuned here")
+
+
 def test_a_launch_line_joins_its_hosts_as_in_trials_unless_it_starts_them_itself(problem_of, tmp_path) -> None:
     own = dataclasses.replace(problem_of("torch", runner="torch", devices=4, hosts=2), runner=catalog.find("runners", "command"))
     problem = dataclasses.replace(own, command=LaunchCommand(argv=("env",)))
