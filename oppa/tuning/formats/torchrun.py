@@ -11,7 +11,7 @@ from pathlib import Path
 from oppa import catalog
 from oppa.errors import InputError
 from oppa.problem.bounded_text import parse_json
-from oppa.problem.configuration import Configuration
+from oppa.problem.configuration import FACTS, Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.trial_values import values_of
 from oppa.redaction import redacted
@@ -72,7 +72,8 @@ def own_line(problem: Problem, configuration: Configuration) -> str:
 def parse(problem: Problem, files: Files) -> Reading:
     """Read the file of a trial."""
     values = parse_json(only(files, ".json"), source=f"`{SPEC}`", hint=f"name the {SPEC} that `oppa export` wrote")
-    return Reading(settings=stated.table(values if isinstance(values, dict) else {"configuration": values}, "configuration"))
+    settings = stated.table(values if isinstance(values, dict) else {"configuration": values}, "configuration")
+    return Reading(settings={name: value for name, value in settings.items() if name != FACTS})
 
 
 def _exported(runner: Runner, problem: Problem, configuration: Configuration) -> str:

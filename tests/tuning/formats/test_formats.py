@@ -14,12 +14,13 @@ import pytest
 
 from oppa import catalog
 from oppa.errors import InputError
+from oppa.problem.baseline import complete
 from oppa.problem.command import LaunchCommand
 from oppa.problem.configuration import PARAMETERS
 from oppa.problem.declaration import spell
 from oppa.problem.software import Software
 from oppa.problem.training import LauncherChoice
-from oppa.tuning.formats import FORMATS, export
+from oppa.tuning.formats import FORMATS, export, read
 from oppa.tuning.formats.launch import NOT_OWN
 from tests.tuning.formats.conftest import MEGATRON_KNOBS, at, read_back, requested, some_with_knobs
 
@@ -215,6 +216,13 @@ def test_torchrun_hands_every_parameter_to_the_jobs_own_runner(problem_of) -> No
         assert "torch.distributed.run --standalone --nproc-per-node 8" in files["run.sh"]
     with pytest.raises(InputError, match="has no program"):
         export("torchrun", problem_of("torch"), at())
+
+
+@pytest.mark.parametrize("name", ["torchrun", "kubernetes"])
+def test_further_degrees_and_knobs_read_back_from_the_file_of_a_trial(name, problem_of) -> None:
+    problem = problem_of("torch-long-context", runner="torch", rest='[space]\nname = "torch-long-context"\nparameters = {cp = [1, 2]}\n')
+    configuration = next(each for each in problem.candidates() if each["cp"] == 2)
+    assert complete(problem.space, read(name, problem, export(name, problem, configuration)).settings) == configuration
 
 
 def test_torchrun_starts_a_program_of_the_users_own_as_it_stands(problem_of, tmp_path) -> None:
