@@ -53,6 +53,8 @@ FIELDS = [
     "stage_layout",
 ]
 STAGES = "--pipeline-model-parallel-layout"
+UNEVEN = ("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer")
+"""Extra parameters under which stages may hold different numbers of layers, if they are not 0."""
 GRADIENT_BYTES = 4
 """Megatron-LM accumulates gradients in fp32, even if it computes in bf16."""
 LEAST_ELEMENTS, ELEMENTS_OF_REPLICA = 40_000_000, 1_000_000
@@ -113,7 +115,7 @@ def check(problem: Problem, configuration: Configuration, *, extras: Collection[
     """
     c = configuration
     require_expressible(problem, c, expresses=(*FIELDS, *extras), target=target)
-    even: dict[str, Value] = {"first_stage_layers": 0, "last_stage_layers": 0, "pipeline_layout": EVEN}
+    even: dict[str, Value] = {**dict.fromkeys(UNEVEN, 0), "pipeline_layout": EVEN}
     if c.stage_layout == EVEN and all(c.get(name, usual) == usual for name, usual in even.items()):
         require_equal_stages(target, problem, c)
     if c.schedule not in ("1f1b", "interleaved"):

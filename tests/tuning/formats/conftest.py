@@ -69,7 +69,7 @@ def problem_of(tmp_path_factory):
     return make
 
 
-def requested(problem_of, group: str, *, model: str):
+def requested(problem_of, group: str, *, model: str, devices: int = 8):
     """A job with a launch line that names no parameter, and with choices for some knobs, all that they have."""
     experts = ', "--num-experts", "{experts}", "--moe-router-topk", "{experts_per_token}"' if model.startswith("mixtral") else ""
     line = LAUNCHED.replace(", EXPERTS", experts)
@@ -77,7 +77,7 @@ def requested(problem_of, group: str, *, model: str):
     choices = "".join(f"{name} = {spell(list(space[name].values))}\n" for name in group.split())
     fixed = "micro_batch = 2\ndp_bucket_mb = [153, 64]\nmodel_chunks = [1, 2]\n"
     rest = f'{line}[space]\nname = "megatron"\n[space.parameters]\n{fixed}{choices}'
-    return problem_of("megatron", model=model, runner="command", rest=rest)
+    return problem_of("megatron", model=model, devices=devices, runner="command", rest=rest)
 
 
 KNOBS = {

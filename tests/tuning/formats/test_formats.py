@@ -103,6 +103,13 @@ def test_knobs_of_megatron_read_back_as_they_are_written(name, model, problem_of
     assert refused <= (bridge if name == "megatron-bridge" else set())
 
 
+def test_an_embedding_and_a_loss_that_count_as_layers_make_up_equal_stages(problem_of) -> None:
+    problem = requested(problem_of, "embedding_as_layer loss_as_layer", model="tiny-4m", devices=5)
+    configuration = next(each for each in problem.candidates() if each.pp == 5)
+    assert problem.model.layers % 5 and configuration["embedding_as_layer"] == configuration["loss_as_layer"] == 1
+    assert read_back("megatron", problem, export("megatron", problem, configuration)) == configuration
+
+
 @pytest.mark.parametrize(("name", "space"), [("deepspeed", "deepspeed"), ("accelerate", "deepspeed"), ("accelerate", "accelerate")])
 def test_knobs_of_json_and_yaml_files_read_back_as_they_are_written(name, space, problem_of) -> None:
     problem, configurations = some_with_knobs(problem_of, space, 60)
