@@ -139,7 +139,7 @@ def parse(problem: Problem, files: Files) -> Reading:
     table, bucket = _within(values, key_of("zero_bucket_mb", "{zero_bucket_elements}"))
     if bucket in table:
         settings["zero_bucket_mb"] = mebibytes(stated.amount(table, bucket), size=problem.training.element_bytes)
-    prepared = files.get(PREPARE, "")
+    prepared = files.get(PREPARE, "") if PREPARE in files.get(launch.SCRIPT, PREPARE) else ""  # else an earlier export wrote it
     recomputed = any(at(values, key) for key in declared_keys(SPACE)["recompute"]) or (prepared and _recomputes(prepared))
     settings["recompute"] = "full" if recomputed else "none"
     return Reading(settings=settings | extras, ignored=tuple(_ignored(problem, values, {*PARAMETERS, *extras})))

@@ -135,6 +135,14 @@ def test_deepspeed_derives_the_global_batch_where_it_counts_tensor_parallel_rank
         assert FORMATS["deepspeed"].parse(problem, files).settings["global_batch"] == 64
 
 
+def test_what_an_earlier_export_left_in_a_folder_of_deepspeed_is_not_read(problem_of) -> None:
+    problem = problem_of("deepspeed")
+    earlier, later = (at(zero_bucket_mb=954, recompute=each) for each in ("full", "none"))
+    files = export("deepspeed", problem, earlier)
+    assert read_back("deepspeed", problem, files) == earlier
+    assert read_back("deepspeed", problem, files | export("deepspeed", problem, later)) == later
+
+
 @pytest.mark.parametrize(("name", "written"), [("deepspeed", '"gradient_clipping": 0.5'), ("colossalai", "max_norm=0.5")])
 def test_gradients_are_clipped_as_the_job_states(name, written, problem_of) -> None:
     problem = problem_of(name)
