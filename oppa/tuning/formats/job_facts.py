@@ -85,10 +85,11 @@ def _deepspeed(files: Files) -> JobFacts:
     values = deepspeed.values_of(files)
     total, micro, steps = deepspeed.batch_of(values)
     tp, pp = deepspeed.degrees_of(values)
+    sp = stated.count(values, deepspeed.key_of("sp"), 1)
     ranks, rest = divmod(total, micro * steps) if total and micro and steps else (0, 0)
     return JobFacts(
         global_batch=total,
-        devices=ranks * tp * pp if ranks and not rest else None,
+        devices=ranks * tp * pp * sp if ranks and not rest else None,
         precision=_precision(values.get("bf16")),
         runner="deepspeed",
         launch_space="deepspeed",

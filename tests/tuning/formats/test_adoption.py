@@ -13,7 +13,7 @@ from oppa.problem.job_text import with_value
 from oppa.problem.presets import PRESETS
 from oppa.problem.trial_values import values_of
 from oppa.trials.runner import require_program
-from oppa.tuning.formats import FORMATS
+from oppa.tuning.formats import FORMATS, export
 from oppa.tuning.formats.adoption import unnamed_knobs
 from oppa.tuning.formats.job_facts import SPACES, facts_of
 from oppa.tuning.formats.megatron_command import BUCKETS_MB
@@ -108,6 +108,12 @@ def test_a_file_of_deepspeed_becomes_a_job_of_its_runner_on_as_many_devices(tmp_
     assert (problem.runner.name, problem.space.name) == ("deepspeed", "deepspeed-llama")
     assert (problem.global_batch, problem.cluster.devices, problem.training.precision) == (64, 8, "bf16")
     assert "the file states no model: [model] is a suggestion" in draft.notes
+
+
+def test_ranks_of_sequence_parallelism_are_devices_of_deepspeed(problem_of) -> None:
+    problem = problem_of("deepspeed", knobs="sp = [1, 2]")
+    configuration = next(each for each in problem.candidates() if each["sp"] == 2)
+    assert facts_of("deepspeed", export("deepspeed", problem, configuration)).devices == 8
 
 
 @pytest.mark.parametrize(
