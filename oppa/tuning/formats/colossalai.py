@@ -147,6 +147,10 @@ def _check(problem: Problem, configuration: Configuration) -> None:
         raise inexpressible(NAME, c, "zero_stage", hint="use ZeRO 0 to 2")
     if c.zero_stage == 2 and c.pp > 1:
         raise inexpressible(NAME, c, "zero_stage", together_with="pp", hint="use ZeRO 0 or 1 in a pipeline")
+    if c.ep > 1 and c.zero_stage == 2:
+        raise inexpressible(NAME, c, "zero_stage", together_with="ep", hint=f"use ZeRO 0 or 1, which {MIXTURE} takes in its place")
+    if c.ep > 1 and c.zero_stage and c.overlap_zero_comm:
+        raise inexpressible(NAME, c, "overlap_zero_comm", together_with="ep", hint=f"use false, which {MIXTURE} takes in its place")
     if c.zero_stage and problem.training.precision == "fp32":
         raise inexpressible(NAME, c, "zero_stage", hint='write `precision = "bf16"` in the job: its ZeRO requires half precision')
     for name in ("zero_bucket_mb", "overlap_zero_comm", "overlap_zero_allgather"):

@@ -1,0 +1,17 @@
+"""An exported setting means the same to its framework, and one that the framework would change by itself is refused."""
+
+import pytest
+
+from oppa.errors import InputError
+from oppa.tuning.formats import export
+from tests.tuning.formats.conftest import at
+
+
+@pytest.mark.parametrize(
+    ("values", "parameter"), [({"zero_stage": 2}, "zero_stage"), ({"zero_stage": 1, "overlap_zero_comm": True}, "overlap_zero_comm")]
+)
+def test_what_colossalai_replaces_for_experts_is_refused(values, parameter, problem_of) -> None:
+    problem = problem_of("torch", model="mixtral-8x7b")
+    with pytest.raises(InputError, match=f"cannot express `{parameter} = .*` together with `ep = 2`"):
+        export("colossalai", problem, at(ep=2, **values))
+    assert "ep_size=2" in export("colossalai", problem, at(ep=2, zero_stage=1))["plugin.py"]
