@@ -63,6 +63,7 @@ _DEGREES = {"tp": "tensor_parallel", "pp": "pipeline_parallel", "ep": "expert_pa
 BALANCER, NO_GRAPHS = "parallelism.context_parallel_load_balancer", "training.disable_cuda_graphs"
 ORDER_PATH = "parallelism.pipeline_parallel_schedule_csv"
 RESHARD = {2: "never", 3: "always"}
+PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
 CHECKPOINTING = {"none": None, "selective": Code("SelectiveAC.Config()"), "full": Code("FullAC.Config()")}
 _BUDGET = re.compile(r"MemoryBudgetAC\.Config\(memory_budget=([0-9.]+)\)")
 
@@ -129,6 +130,7 @@ def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
         "parallelism.pipeline_parallel_degree": c.pp,
         "parallelism.context_parallel_degree": 1,
         "parallelism.expert_parallel_degree": c.ep,
+        "training.mixed_precision_param": PRECISIONS[problem.training.precision],
         "activation_checkpoint": CHECKPOINTING[c.recompute],
         **_extras(c),
     }

@@ -137,7 +137,11 @@ TORCHTITAN_NAMES = {
         pipeline_parallel_first_stage_less_layers pipeline_parallel_last_stage_less_layers context_parallel_degree
         expert_parallel_degree pipeline_parallel_schedule_csv""",
     ),
-    "training": ["num_tokens_per_microbatch_per_dp_rank", "num_tokens_per_train_step", "max_context_length", "disable_cuda_graphs"],
+    "training": re.findall(
+        r"\w+",
+        """num_tokens_per_microbatch_per_dp_rank num_tokens_per_train_step max_context_length disable_cuda_graphs
+        mixed_precision_param""",
+    ),
 }
 """github.com/pytorch/torchtitan: torchtitan/config/parallelism.py at 15e2431, torchtitan/config/training.py at f204eb6."""
 MEGATRON_LM = """

@@ -15,3 +15,9 @@ def test_what_colossalai_replaces_for_experts_is_refused(values, parameter, prob
     with pytest.raises(InputError, match=f"cannot express `{parameter} = .*` together with `ep = 2`"):
         export("colossalai", problem, at(ep=2, **values))
     assert "ep_size=2" in export("colossalai", problem, at(ep=2, zero_stage=1))["plugin.py"]
+
+
+@pytest.mark.parametrize(("precision", "written"), [("bf16", "bfloat16"), ("fp32", "float32")])
+def test_torchtitan_computes_in_the_precision_of_the_job(precision, written, problem_of) -> None:
+    recipe = export("torchtitan", problem_of("torch", precision=precision), at(zero_stage=3))["oppa_recipe.py"]
+    assert f'config.training.mixed_precision_param = "{written}"' in recipe
