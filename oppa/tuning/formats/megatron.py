@@ -100,11 +100,15 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     options = [*parallel_options(problem, configuration), *model_options(problem.model), *training_options(problem)]
     text = _FILE.format(name=problem.name, id=configuration.id, lines="\n".join(options))
     start = f'exec {launch.torchrun(problem)} "${{MEGATRON:?a checkout of Megatron-LM}}/pretrain_gpt.py" $ARGUMENTS "$@"'
-    variables = megatron_variables(configuration, problem.cluster)
-    exports = "".join(f"export {name}={launch.unless_set(name, value)}\n" for name, value in variables.items())
-    body = f'{exports}. "$here/{ARGUMENTS}"\n{start}'
+    body = f'{exported_variables(problem, configuration)}. "$here/{ARGUMENTS}"\n{start}'
     usage = "[OPTION]...        with MEGATRON=, a checkout of Megatron-LM; without data options it uses mock data"
     return {ARGUMENTS: text, launch.SCRIPT: launch.script(problem, configuration, usage=usage, body=body)}
+
+
+def exported_variables(problem: Problem, configuration: Configuration) -> str:
+    """Return shell commands that set the environment variables of Megatron-core, unless they are set."""
+    variables = megatron_variables(configuration, problem.cluster)
+    return "".join(f"export {name}={launch.unless_set(name, value)}\n" for name, value in variables.items())
 
 
 def check(problem: Problem, configuration: Configuration, *, extras: Collection[str] = (), target: str = NAME) -> None:

@@ -76,9 +76,8 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     extras = [name for name, words in options.items() if space_words.grouped(words).keys() <= PATHS.keys()]
     megatron.check(problem, configuration, extras=extras, target=NAME)
     text = _SOURCE.format(name=problem.name, id=configuration.id, assignments=source.assignments(values(problem, configuration)))
-    body = (
-        f': "${{RECIPE:?a recipe, such as llama32_1b_pretrain_config}}"\nexport RECIPE\nexec {launch.torchrun(problem)} "$here/{PROGRAM}"'
-    )
+    recipe = ': "${RECIPE:?a recipe, such as llama32_1b_pretrain_config}"\nexport RECIPE\n'
+    body = f'{recipe}{megatron.exported_variables(problem, configuration)}exec {launch.torchrun(problem)} "$here/{PROGRAM}"'
     usage = "       with RECIPE=, a function of megatron.bridge.recipes"
     return {PROGRAM: text, launch.SCRIPT: launch.script(problem, configuration, usage=usage, body=body)}
 

@@ -58,6 +58,14 @@ def test_one_connection_is_set_where_megatron_requires_it(replaced, values, conn
     assert (f'export {NAME}="${{{NAME}:-{connections}}}"' in script) == (NAME in script) == (connections is not None)
 
 
+@pytest.mark.parametrize("name", ["megatron", "megatron-bridge"])
+def test_an_exported_program_on_megatron_core_has_as_many_as_in_trials(name, started) -> None:
+    for values, connections in (({"tp": 2}, "1"), ({"tp": 2, **OVERLAPPED}, "32"), ({}, None)):
+        problem, configuration, environment = started(**values, dp_bucket_mb=153)
+        script = FORMATS[name].export(problem, configuration)[SCRIPT]
+        assert environment.get(NAME) == connections and (f"export {NAME}=" in script) == (connections is not None)
+
+
 def test_a_program_that_prints_steps_as_megatron_does_has_it_too(started) -> None:
     line = 'argv = ["torchrun", "t.py", "--tp", "{tp}", "--micro", "{micro_batch}"], steps = {format = "megatron"}'
     _, _, environment = started((LINE, line), (JOB[JOB.index("space") :], ""), tp=2)
