@@ -191,7 +191,7 @@ def model_options(model: Model) -> list[str]:
     options += ["--swiglu"] if model.gated else []
     options += [f"--norm-epsilon {model.norm_eps:g}"] if model.norm_eps != 1e-5 else []
     options += [f"--rotary-base {model.rope_theta:.0f}"] if model.rope_theta != 10_000 and not model.learned_positions else []
-    options += [] if model.biases else ["--disable-bias-linear"]
+    options += [] if model.biases else ["--disable-bias-linear", "--attention-dropout 0", "--hidden-dropout 0"]  # as Llama; else 0.1
     options += ["--add-qkv-bias"] if model.qkv_bias else []
     options += [] if model.tied else ["--untie-embeddings-and-output-weights"]
     return [*options, *megatron_model.options(model)]

@@ -151,7 +151,7 @@ MEGATRON_LM = """
     --hidden-size --ffn-hidden-size --num-attention-heads --group-query-attention --num-query-groups --seq-length
     --max-position-embeddings --position-embedding-type --normalization --swiglu --disable-bias-linear --add-qkv-bias
     --untie-embeddings-and-output-weights --num-experts --moe-router-topk --bf16 --lr --adam-beta2 --seed --train-iters --mock-data
-    --tokenizer-type --vocab-size --optimizer --sgd-momentum --weight-decay --clip-grad
+    --tokenizer-type --vocab-size --optimizer --sgd-momentum --weight-decay --clip-grad --attention-dropout --hidden-dropout
 """
 """Names of options as Megatron-LM's examples and users' launch scripts have them; its parser comes with no package that could be asked."""
 MEGATRON_LM_PARSER = """

@@ -1,9 +1,11 @@
 """An exported setting means the same to its framework, and one that the framework would change by itself is refused."""
 
+import dataclasses
+
 import pytest
 
 from oppa.errors import InputError
-from oppa.tuning.formats import export
+from oppa.tuning.formats import export, megatron
 from tests.tuning.formats.conftest import at
 
 
@@ -21,3 +23,11 @@ def test_what_colossalai_replaces_for_experts_is_refused(values, parameter, prob
 def test_torchtitan_computes_in_the_precision_of_the_job(precision, written, problem_of) -> None:
     recipe = export("torchtitan", problem_of("torch", precision=precision), at(zero_stage=3))["oppa_recipe.py"]
     assert f'config.training.mixed_precision_param = "{written}"' in recipe
+
+
+@pytest.mark.parametrize(("biases", "dropout"), [(False, ["0"]), (True, None)])
+def test_a_model_without_biases_has_no_dropout_in_megatron(biases, dropout, problem_of) -> None:
+    problem = problem_of("megatron")
+    changed = dataclasses.replace(problem, stated_model=dataclasses.replace(problem.model, biases=biases))
+    options = megatron.options_of(export("megatron", changed, at(dp_bucket_mb=153, overlap_p2p=True)))
+    assert [options.get(f"--{part}-dropout") for part in ("attention", "hidden")] == [dropout] * 2
