@@ -31,3 +31,13 @@ def test_a_model_without_biases_has_no_dropout_in_megatron(biases, dropout, prob
     changed = dataclasses.replace(problem, stated_model=dataclasses.replace(problem.model, biases=biases))
     options = megatron.options_of(export("megatron", changed, at(dp_bucket_mb=153, overlap_p2p=True)))
     assert [options.get(f"--{part}-dropout") for part in ("attention", "hidden")] == [dropout] * 2
+
+
+def test_a_word_that_a_shell_would_split_is_refused(problem_of) -> None:
+    declared = '[space]\nname = "megatron"\n[space.parameters.note]\nvalues = ["a-b", "a b"]\nwords = "--note {note}"\n'
+    line = '[command]\nargv = ["torchrun", "pretrain_gpt.py", "--train-iters", "{steps}"]\nsteps = {format = "megatron"}\n'
+    problem = problem_of("megatron", runner="command", rest=line + declared)
+    found = {each["note"]: each for each in problem.candidates() if each.dp == 8}
+    assert megatron.options_of(export("megatron", problem, found["a-b"]))["--note"] == ["a-b"]
+    with pytest.raises(InputError, match='cannot express `note = "a b"`'):
+        export("megatron", problem, found["a b"])
