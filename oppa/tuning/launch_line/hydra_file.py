@@ -1,34 +1,31 @@
-"""Find and read the file of Hydra that a launch line or its program names by `config_path` and `config_name`.
-
-Source: hydra/_internal/utils.py, `compute_search_path_dir` (Hydra 1.3): a path is absolute, or relative to the program's folder.
-"""
+"""Read the file of Hydra whose keys a launch line changes."""
 
 import re
 from collections.abc import Mapping
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any
 
-from oppa.tuning.launch_line.options import Options
+from oppa.problem.hydra_file import ARGUMENTS, hydra_file
+from oppa.problem.launch_line.words import texts
 from oppa.tuning.launch_line.sources import LineSources
 
 HYDRA = "hydra"
 
 
-def read_hydra_file(sources: LineSources, options: Options) -> tuple[str, Mapping[str, Any]]:
+def read_hydra_file(sources: LineSources) -> tuple[str, Mapping[str, Any]]:
     """Return the name of the file and its content; both are empty for a file that is not here, or that Hydra composes of others.
 
     Raises:
         InputError: the file cannot be read.
     """
-    folder = options.value("config-path", "cp") or _stated(sources, "config_path")
-    name = options.value("config-name", "cn") or _stated(sources, "config_name")
-    if not folder or not name or sources.line.is_module:
+    line = sources.line
+    code = {name: text for name in ARGUMENTS if (text := _stated(sources, name))}
+    folder, name = hydra_file(Path(line.program.text), texts(line.arguments), code)
+    path = str(folder / name)
+    if not name or line.is_module or sources.local_file(path) is None:
         return "", {}
-    path = PurePath(sources.line.program.text).parent / folder / f"{name.removesuffix('.yaml')}.yaml"
-    if sources.local_file(str(path)) is None:
-        return "", {}
-    values = sources.contents(str(path))
-    return ("", {}) if any(map(_is_other, values.get("defaults") or ())) else (path.name, values)
+    values = sources.contents(path)
+    return ("", {}) if any(map(_is_other, values.get("defaults") or ())) else (Path(name).name, values)
 
 
 def _is_other(default: Any) -> bool:

@@ -37,7 +37,7 @@ class KeyedValues:
         """Return the keys of a line; raises InputError if its file cannot be read."""
         options = Options(sources.line.arguments, spelled=lambda name: name.lstrip("-"), bare=program.is_bare)
         if program.file == HYDRA:
-            name, values = read_hydra_file(sources, options)
+            name, values = read_hydra_file(sources)
             return cls(program=program, options=options, values=values, of_hydra=name)
         named = options.get(program.file, program.file.replace("_", "-")) if program.file not in ("", "first") else None
         words = [word for word in options.positional if PurePath(word.text).suffix in (".yaml", ".yml", ".json")]

@@ -87,6 +87,11 @@ def test_keys_of_a_file_of_hydra_are_changed_in_the_line(named, job) -> None:
     assert [word for word in trial if word.startswith("exp_manager.exp_dir=") and word.endswith("/writes/exp_dir")]
 
 
+def test_a_file_of_hydra_is_next_to_the_program_unless_a_path_is_stated(job) -> None:
+    files = {"nlp/megatron_gpt_pretraining.py": '@hydra_runner(config_name="my")\n', "nlp/my.yaml": HYDRA}
+    assert job("python nlp/megatron_gpt_pretraining.py", files).meaning.origins["tp"] == "my.yaml"
+
+
 def test_a_file_that_hydra_composes_of_others_is_not_read(job) -> None:
     files = {"megatron_gpt_pretraining.py": "", "conf/my.yaml": HYDRA.replace("[_self_", "[base, _self_")}
     made = job(f"{NEMO} --config-path=conf --config-name=my", files)
