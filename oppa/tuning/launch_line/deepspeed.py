@@ -15,7 +15,7 @@ from oppa.tuning.launch_line.meaning import LineDevices, Meaning
 from oppa.tuning.launch_line.options import Options
 from oppa.tuning.launch_line.recognise import trainer_options
 from oppa.tuning.launch_line.sources import LineSources
-from oppa.tuning.launch_line.templates_of import templates
+from oppa.tuning.launch_line.templates_of import templates, with_copy
 
 _PRINTS = re.compile(r"\bprint\([^\n]*(?:step|iter|loss|batch)|\blog\w*\.\w+\(|\btqdm|\btrange|set_log_level|oppa_client", re.IGNORECASE)
 """Calls in a program's source that may print its steps, or let DeepSpeed print them."""
@@ -67,7 +67,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         precision=file.precision or "fp32",
         settings=settings,
         origins=dict.fromkeys([*(name for name in settings if name != "dp"), *(["precision"] if file.precision else [])], file.shown),
-        words=tuple(each.replace(file.text, "{ds}") if each.endswith(file.text) else each for each in words),
+        words=tuple(with_copy(words, file.text, "ds")),
         files=(edited,),
         choices={"zero_stage": file.stages} if "zero_stage" in varied else {},
         hints=tuple(hints),

@@ -15,7 +15,7 @@ from oppa.problem.configuration import Value
 from oppa.problem.file_keys import at
 from oppa.problem.space_file import divisors
 from oppa.problem.stated_words import names_a_path
-from oppa.problem.templates import literal, spelled
+from oppa.problem.templates import spelled
 from oppa.tuning.formats.transformers import stage_of
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.keyed_facts import model_of, overestimated, training_of, unpredicted
@@ -24,7 +24,7 @@ from oppa.tuning.launch_line.keyed_values import KeyedValues
 from oppa.tuning.launch_line.meaning import ASSUMED_VOCAB, VOCAB_NOTE, EditedFile, LineDevices, Meaning
 from oppa.tuning.launch_line.options import require_consistent
 from oppa.tuning.launch_line.sources import LineSources
-from oppa.tuning.launch_line.templates_of import placeholders, templates
+from oppa.tuning.launch_line.templates_of import placeholders, templates, with_copy
 
 _DEGREES = ("tp", "pp", "cp", "ep")
 _FILE = "config"
@@ -285,12 +285,10 @@ class _Placed:
         elif words:
             self.arguments[parameter] = [word for key, to in words.items() for word in state(key, to)]
 
-    def words(self) -> Iterator[str]:
-        """Yield the templates of the program's words, with a placeholder for its file."""
-        named = self._values.file
-        for each in templates(self._values.options.without(self._replaced)):
-            is_file = named is not None and each.endswith(literal(named.text))
-            yield each.removesuffix(literal(named.text)) + f"{{{_FILE}}}" if is_file and named is not None else each
+    def words(self) -> list[str]:
+        """Return the templates of the program's words, with a placeholder for its file."""
+        words, named = templates(self._values.options.without(self._replaced)), self._values.file
+        return with_copy(words, named.text, _FILE) if named is not None else words
 
     def files(self) -> Iterator[EditedFile]:
         """Yield the program's file, of which trials get copies."""

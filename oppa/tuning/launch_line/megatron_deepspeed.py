@@ -16,7 +16,7 @@ from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.meaning import LineConflict, Meaning, imposed_note
 from oppa.tuning.launch_line.options import Options
 from oppa.tuning.launch_line.sources import LineSources
-from oppa.tuning.launch_line.templates_of import templates
+from oppa.tuning.launch_line.templates_of import templates, with_copy
 
 _FILE, _SEQUENCE, _STAGE, _WITHOUT = "--deepspeed_config", "--ds-sequence-parallel-size", "--zero-stage", "--no-pipeline-parallel"
 _TP, _PP, _MICRO, _GLOBAL = "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--micro-batch-size", "--global-batch-size"
@@ -51,8 +51,6 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         "--exit-interval",
         "--rampup-batch-size",
     }
-    words = templates(options.without(replaced))
-    shown = literal(file.text)
     return dataclasses.replace(
         made,
         framework="megatron-deepspeed",
@@ -62,7 +60,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         origins={**{name: made.origins[name] for name in _KEPT if name in made.origins}, "zero_stage": file.shown},
         space="",
         completes=False,
-        words=tuple(each.removesuffix(shown) + "{ds}" if each.endswith(shown) else each for each in words),
+        words=tuple(with_copy(templates(options.without(replaced)), file.text, "ds")),
         aliases={},
         derived={},
         imposed=(),

@@ -24,6 +24,12 @@ def templates(words: Iterable[Word]) -> list[str]:
     return [template(each) for each in words]
 
 
+def with_copy(words: Iterable[str], file: str, name: str) -> list[str]:
+    """Return templates in which the placeholder of a copy takes the place of a file."""
+    ends = (literal(file), f"={literal(file)}")
+    return [f"{each.removesuffix(ends[0])}{{{name}}}" if each == ends[0] or each.endswith(ends[1]) else each for each in words]
+
+
 def one_option_a_line(words: Sequence[str]) -> str:
     """Return templates as a list of TOML, each option and its values on one line."""
     lines: list[list[str]] = [[]]

@@ -1,7 +1,6 @@
 """Understand a launch line whose program reads the arguments of Transformers' Trainer, by DDP, FSDP or a file of DeepSpeed."""
 
 import dataclasses
-import re
 from pathlib import PurePath
 from typing import Any
 
@@ -23,7 +22,7 @@ from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.fine_tuning import OPTIMIZERS, fine_tuning, overestimated, unpredicted
 from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, Meaning
 from oppa.tuning.launch_line.sources import LineSources
-from oppa.tuning.launch_line.templates_of import templates
+from oppa.tuning.launch_line.templates_of import templates, with_copy
 from oppa.tuning.launch_line.trainer_arguments import LIGER, OPTIM, PRECISIONS, WORKERS, TrainerArguments
 
 BATCH_WORDS = {"micro_batch": [f"--{MICRO}", "{micro_batch}", f"--{ACCUMULATED}", "{num_microbatches}"]}
@@ -171,8 +170,7 @@ def _with_fsdp_recompute(meaning: Meaning, key: str, sources: LineSources, argum
     else:
         origin = path.name
         file = EditedFile(name="fsdp", path=path, keys={key: {"recompute": {"none": False, "full": True}}}, present={key: True})
-        words = tuple(each.replace(option.text, "{fsdp}") if each.endswith(option.text) else each for each in meaning.words)
-        meaning = dataclasses.replace(meaning, arguments=others, words=words, files=(file,))
+        meaning = dataclasses.replace(meaning, arguments=others, words=tuple(with_copy(meaning.words, option.text, "fsdp")), files=(file,))
     return dataclasses.replace(
         meaning, settings={**meaning.settings, "recompute": "full"}, origins={**meaning.origins, "recompute": origin}
     )
@@ -192,10 +190,7 @@ def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArgu
     _require_one_precision(arguments, file)
     by_file = file.precision if arguments.leaves_precision_open else ""
     edited = file.edited(batch="all but auto")
-    words = [
-        re.sub(re.escape(file.text) + "$", "{ds}", each) if file.text in each else each
-        for each in templates(options.without({MICRO, ACCUMULATED, *arguments.program.recompute, *_MEASURED}))
-    ]
+    words = with_copy(templates(options.without({MICRO, ACCUMULATED, *arguments.program.recompute, *_MEASURED})), file.text, "ds")
     return dataclasses.replace(
         meaning,
         precision=by_file or meaning.precision,

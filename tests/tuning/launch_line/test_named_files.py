@@ -24,3 +24,9 @@ def test_a_word_is_replaced_by_the_copy_of_the_file_that_it_names(job) -> None:
     files = {"c.json": '{"distributed_type": "DEEPSPEED", "num_processes": 8}', "ds/c.json": json.dumps(ds), "t.py": PARSER}
     named = dict(itertools.pairwise(job(line, files).problem.command.argv))
     assert (named["--config_file"], named["--deepspeed_config_file"]) == ("c.json", "{ds}")
+
+
+def test_a_file_whose_name_only_ends_like_that_of_a_copy_is_the_user_s_own(job) -> None:
+    line = "torchrun --nproc-per-node 8 t.py --per_device_train_batch_size 2 --output_dir out --deepspeed=c.json --train_file my_c.json"
+    made = job(line, {"c.json": '{"zero_optimization": {"stage": 2}}', "t.py": PARSER})
+    assert {"--deepspeed={ds}", "my_c.json"} <= {*made.problem.command.argv}
