@@ -6,7 +6,7 @@ running it; see `oppa.problem.launch_line.script`.
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from oppa.errors import InputError
@@ -100,6 +100,21 @@ class LaunchLine:
         """Return the interpreter, the program and its arguments."""
         module = typed(["-m"]) if self.is_module and self.python else ()
         return (*self.python, *module, self.program, *self.arguments)
+
+    @property
+    def started(self) -> str:
+        """Return the program as torchrun takes it: a file, or `-m` with a module."""
+        return f"-m {self.program.text}" if self.is_module else self.program.text
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return the variables that the line sets, without those of an unknown value."""
+        return {name: word.text for name, word in self.environment if not word.missing}
+
+    def words_of_env(self, withheld: Collection[str]) -> list[str]:
+        """Return the arguments of `env` that set the folder and the variables of the line, without those that are withheld."""
+        folder = ["-C", str(self.folder)] if self.folder is not None and str(self.folder) != "." else []
+        return [*folder, *(f"{name}={text}" for name, text in self.variables.items() if name not in withheld)]
 
     def path(self, text: str) -> Path:
         """Return the path of a file that the program would open by this name."""

@@ -146,8 +146,7 @@ def _require_several(launcher: Stage, effective: Effective, sources: LineSources
     gpus, is_planned = sources.machine.gpus, sources.device.upper() not in ("", CPU)
     line = sources.line
     is_here = line.stage("step") is None and not line.header and effective.count("num_machines", 1) == 1
-    program = f"-m {line.program.text}" if line.is_module else line.program.text
-    hint = f"on CPUs, `ACCELERATE_USE_CPU=true torchrun --nproc-per-node {effective.count('num_processes')} {program} ...` starts them"
+    hint = f"on CPUs, `ACCELERATE_USE_CPU=true torchrun --nproc-per-node {effective.count('num_processes')} {line.started} ...` starts them"
     if launcher.has("cpu"):
         why = "`--cpu` is given"
     elif kind is False or kind in ("NO", "MULTI_CPU"):

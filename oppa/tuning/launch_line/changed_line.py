@@ -115,8 +115,7 @@ def _changed_variables(job: LineJob, configuration: Configuration, *, is_other: 
     """
     problem = job.problem
     own = {name for name, _ in job.line.environment}
-    before = {name: word.text for name, word in job.line.environment if not word.missing}
-    before |= {} if problem.baseline is None else problem.variables(problem.baseline)
+    before = {**job.line.variables, **({} if problem.baseline is None else problem.variables(problem.baseline))}
     required = lacking(problem.default_variables(configuration)) if is_other else {}
     now = {**{name: value for name, value in required.items() if name not in own}, **problem.variables(configuration)}
     return {name: (before.get(name, ""), value) for name, value in now.items() if before.get(name) != value}
@@ -177,9 +176,7 @@ def _parts(job: LineJob, gone: set[str]) -> tuple[list[str], list[str]]:
     if not line.scripts:
         count = len(line.typed) - len(line.arguments)
         return list(line.typed[:count]), list(line.typed[count:])
-    known = [(name, word) for name, word in line.environment if not word.missing and name not in job.command.withheld]
-    folder = ["-C", str(line.folder)] if line.folder is not None and str(line.folder) != "." else []
-    variables = [*folder, *(f"{name}={word.text}" for name, word in known)]
+    variables = line.words_of_env(job.command.withheld)
     started = [*(word for stage in line.stages for word in stage.words), *line.program_words]
     return [*(["env", *variables] if variables else []), *texts(started[: len(started) - len(line.arguments)])], texts(line.arguments)
 

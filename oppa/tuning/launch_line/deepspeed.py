@@ -9,6 +9,7 @@ from oppa.errors import InputError
 from oppa.problem.bounded_text import read_text, whole_number
 from oppa.problem.configuration import Value
 from oppa.problem.launch_line.line import Stage
+from oppa.problem.launch_line.words import texts
 from oppa.tuning.launch_line.batch_hint import batch_hints
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.meaning import LineDevices, Meaning
@@ -103,7 +104,7 @@ def devices_of_launcher(launcher: Stage, sources: LineSources) -> LineDevices:
     if machines > 1:
         shown = f"{slots} slots on {machines} hosts" if slots else f"{machines} hosts"
         per_host = f" --nproc-per-node {slots // machines}" if slots and slots % machines == 0 else ""
-        program = " ".join([sources.line.program.text, *(word.text for word in sources.line.arguments)])
+        program = " ".join([sources.line.started, *texts(sources.line.arguments)])
         hint = f"run it in an allocation of {machines} hosts: `oppa tune -- torchrun --nnodes {machines}{per_host} {program}`"
         raise InputError(
             f"`deepspeed` starts the ranks of {shown} by ssh, and ranks that are started by ssh cannot be ended surely", hint=hint

@@ -120,8 +120,8 @@ def _composer(launcher: Stage, line: LaunchLine, machine: Machine, environment: 
     per_host = count or machine.gpus or 1
     world = _number(total, "--world_size") if total is not None else whole_number(variables.get("WORLD_SIZE", "")) or per_host
     if world != per_host:
-        program = line.program.text
-        hint = f"start them by torchrun: `torchrun --nnodes {max(world // per_host, 1)} --nproc-per-node {per_host} {program} ...`"
+        ranks = f"--nnodes {max(world // per_host, 1)} --nproc-per-node {per_host}"
+        hint = f"start them by torchrun: `torchrun {ranks} {line.started} ...`"
         raise InputError(f"`composer` starts {per_host} of {world} ranks, and trials need all of them", hint=hint)
     return LineDevices(per_host=per_host, origin=given.origin if given is not None else "this machine")
 

@@ -51,10 +51,10 @@ def require_options(sources: LineSources) -> None:
     line = sources.line
     if not line.arguments or not _MODULE.fullmatch(line.program.text) or not _is_file(sources, line.arguments[0]):
         return
-    word, named = line.arguments[0], f"-m {line.program.text}" if line.is_module else line.program.text
+    word = line.arguments[0]
     message = f"`{line.program.text}` of ms-swift takes options alone, and `{word.text}` is a file, which only `swift` and `megatron` read"
     options = " ".join(_options(sources, word, line.arguments[1:]))
-    raise InputError(message, hint=f"write its keys as options: `{named} {options}`")
+    raise InputError(message, hint=f"write its keys as options: `{line.started} {options}`")
 
 
 def _is_file(sources: LineSources, word: Word) -> bool:

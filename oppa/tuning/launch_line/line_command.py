@@ -153,12 +153,10 @@ def _has_container(step: Stage) -> bool:
 
 def _variables(line: LaunchLine, secrets: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """Return `env` with the folder and the variables that the line sets, without secrets, and the variables whose value is missing."""
-    known = [(name, word) for name, word in line.environment if not word.missing and name not in secrets]
     dropped = [
         name for name, word in line.environment if word.missing and line.program.text not in word.text and "torchrun" not in word.text
     ]
-    folder = ["-C", literal(str(line.folder))] if line.folder is not None and str(line.folder) != "." else []
-    words = [*folder, *(f"{name}={literal(word.text)}" for name, word in known)]
+    words = [literal(each) for each in line.words_of_env(secrets)]
     return (["env", *words] if words else []), dropped
 
 

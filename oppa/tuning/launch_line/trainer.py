@@ -87,8 +87,8 @@ def _require_process_of_each_gpu(sources: LineSources, arguments: TrainerArgumen
     gpus = sources.machine.gpus if visible is None else min(sources.machine.gpus, len(visible.split(",")))
     if gpus > 1:
         message = f"the launch line starts one process, in which the Trainer splits each batch over all {gpus} GPUs (`nn.DataParallel`)"
-        program = f"-m {line.program.text}" if line.is_module else line.program.text
-        hint = f"start a process for each GPU: `torchrun --nproc-per-node {gpus} {program} ...`; or put `{name}=0` in front of the line"
+        start = f"torchrun --nproc-per-node {gpus} {line.started} ..."
+        hint = f"start a process for each GPU: `{start}`; or put `{name}=0` in front of the line"
         raise InputError(message, hint=hint)
 
 

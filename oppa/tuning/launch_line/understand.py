@@ -149,5 +149,4 @@ def _stated_ranks(sources: LineSources) -> str:
 
 def _stated_variables(sources: LineSources) -> dict[str, str]:
     """Return the variables of the environment, of the file of a command, and of the line, each before those in front of it."""
-    own = {name: word.text for name, word in sources.line.environment if not word.missing}
-    return {**sources.environment, **variables_of(sources), **own}
+    return {**sources.environment, **variables_of(sources), **sources.line.variables}

@@ -110,6 +110,9 @@ def test_deepspeed_over_ssh_is_refused_with_the_way_that_works(job) -> None:
     with pytest.raises(InputError, match="8 slots on 2 hosts by ssh") as refused:
         job("deepspeed --num_nodes 2 --num_gpus 4 train.py --deepspeed", {})
     assert "torchrun --nnodes 2 --nproc-per-node 4 train.py" in refused.value.hint
+    with pytest.raises(InputError, match="by ssh") as refused:
+        job("deepspeed --num_nodes 2 --num_gpus 4 --module own.train --deepspeed", {})
+    assert "--nproc-per-node 4 -m own.train" in refused.value.hint
     assert job(line := "deepspeed --hostfile h --num_gpus 2 t.py --deepspeed --b {b=1:1,2}", {"h": "a slots=4"}).meaning.devices.count == 2
     assert job(line.replace(" --num_gpus 2", "")).meaning.devices.count == 4
     assert job(line.replace("--num_gpus 2", "--num_nodes 1"), {"h": "a slots=3\nb slots=3"}).meaning.devices.count == 3
