@@ -22,7 +22,7 @@ from oppa.tuning.launch_line.keyed_facts import model_of, overestimated, trainin
 from oppa.tuning.launch_line.keyed_programs import keyed_programs
 from oppa.tuning.launch_line.keyed_values import KeyedValues
 from oppa.tuning.launch_line.meaning import ASSUMED_VOCAB, VOCAB_NOTE, EditedFile, LineDevices, Meaning
-from oppa.tuning.launch_line.options import require_consistent
+from oppa.tuning.launch_line.options import contradiction, require_consistent
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import placeholders, templates, with_copy
 
@@ -114,8 +114,8 @@ def _compare_devices(values: KeyedValues, found: LineDevices) -> None:
     if stated is not None and found.count is not None and stated != found.count:
         parts = ((program.devices, per_host), (program.hosts, hosts))
         shown = " and ".join(f"`{' '.join(program.words(key, number))}`" for key, number in parts if number)
-        message = f"the launch line contradicts itself: {shown} are {stated} ranks, and the launcher starts {found.count}"
-        raise InputError(message, hint="state the launcher's numbers there")
+        message = f"{shown} are {stated} ranks, and the launcher starts {found.count}"
+        raise contradiction(message, hint="state the launcher's numbers there")
 
 
 def _in_call(name: str, text: str) -> int | None:

@@ -32,7 +32,7 @@ from oppa.tuning.launch_line.meaning import (
 from oppa.tuning.launch_line.megatron_layout import layout_settings
 from oppa.tuning.launch_line.megatron_needs import choices_of, kept_by, needs_of
 from oppa.tuning.launch_line.megatron_rules import require_compatible
-from oppa.tuning.launch_line.options import Options, require_consistent
+from oppa.tuning.launch_line.options import Options, contradiction, require_consistent
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates
 
@@ -70,7 +70,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     options = Options(sources.line.arguments)
     require_consistent(options, [*megatron.NUMBERS, *_DEGREES.values()])
     if "--bf16" in options and "--fp16" in options:
-        raise InputError("the launch line contradicts itself: `--bf16` and `--fp16`", hint="remove one of the two")
+        raise contradiction("`--bf16` and `--fp16`")
     devices = _devices(sources, options)
     model, assumed, notes = _model(options, sources)
     settings = _settings(options, devices, model)

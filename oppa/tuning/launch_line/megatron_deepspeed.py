@@ -14,7 +14,7 @@ from oppa.problem.templates import literal
 from oppa.tuning.launch_line import megatron
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.meaning import LineConflict, Meaning, imposed_note
-from oppa.tuning.launch_line.options import Options
+from oppa.tuning.launch_line.options import Options, contradiction
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates, with_copy
 
@@ -90,16 +90,16 @@ def _require_one_meaning(made: Meaning, options: Options, file: DeepSpeedFile, d
     """Raise InputError if the options and the file of DeepSpeed state different things."""
     if has_pipeline and file.stage > 1:
         message = f"{file.shown} states ZeRO {file.stage}, which DeepSpeed refuses with the pipeline of this program"
-        raise InputError(f"the launch line contradicts itself: {message}", hint=f"use ZeRO 0 or 1, or add `{_WITHOUT}`")
+        raise contradiction(message, hint=f"use ZeRO 0 or 1, or add `{_WITHOUT}`")
     total, micro = file.batch(dp)
     for option, stated in ((_GLOBAL, total), (_MICRO, micro)):
         number = options.number(option)
         if stated is not None and number is not None and stated != number:
             message = f"`{option} {number}` ({options.origin(option)}), and {stated} in {file.shown}"
-            raise InputError(f"the launch line contradicts itself: {message}", hint="state the same in both")
+            raise contradiction(message, hint="state the same in both")
     if file.precision and file.precision != made.precision:
         message = f"{made.precision} by the options, and {file.precision} in {file.shown}"
-        raise InputError(f"the launch line contradicts itself: {message}", hint="state the same in both")
+        raise contradiction(message, hint="state the same in both")
 
 
 def _arguments(settings: dict[str, Value], file: DeepSpeedFile, *, has_pipeline: bool) -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """Read the layout of pipeline stages that a launch line of Megatron-LM states: `--pipeline-model-parallel-layout 'Et*3|(tt|)*29m|L'`."""
 
-from oppa.errors import InputError
 from oppa.pipeline.stage_layout import evenly, letters, plain
 from oppa.problem.configuration import Value
 from oppa.problem.stage_text import expanded, stage_count
 from oppa.tuning.formats.megatron import STAGES
-from oppa.tuning.launch_line.options import Options
+from oppa.tuning.launch_line.options import Options, contradiction
 
 
 def layout_settings(options: Options, *, layers: int, ranks: int) -> dict[str, Value] | None:
@@ -25,7 +24,7 @@ def layout_settings(options: Options, *, layers: int, ranks: int) -> dict[str, V
     text = options.value(STAGES)
     if (count := stage_count(text)) % ranks:
         message = f"`{STAGES}` ({options.origin(STAGES)}) has {count} stages, which are no multiple of pp {ranks}"
-        raise InputError(f"the launch line contradicts itself: {message}", hint="use as many stages on each rank")
+        raise contradiction(message, hint="use as many stages on each rank")
     chunks, chain = count // ranks, plain(layers)
     if layers % count == 0 and expanded(text) == letters(evenly(chain, count), chain):
         return {"model_chunks": chunks} if chunks > 1 else {}

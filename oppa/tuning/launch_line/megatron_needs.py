@@ -6,13 +6,12 @@ core/optimizer/optimizer_config.py, and core/optimizer/__init__.py (d98e8a6).
 
 from collections.abc import Collection, Mapping
 
-from oppa.errors import InputError
 from oppa.plain_text import clipped
 from oppa.problem.configuration import Value
 from oppa.problem.space_file import divisors
 from oppa.problem.templates import spelled
 from oppa.tuning.formats.megatron import uses_fsdp
-from oppa.tuning.launch_line.options import Options
+from oppa.tuning.launch_line.options import Options, contradiction
 
 Needs = Mapping[str, tuple[Value, str]]
 """Value of each parameter that an option needs, with the option."""
@@ -52,7 +51,7 @@ def needs_of(options: Options, settings: Mapping[str, Value], *, replaced: Colle
         if present.get(name, value) != value:
             stated = clipped(f"{option} {options.value(option)}".strip())
             message = f"`{stated}` ({options.origin(option)}) needs {name} = {spelled(value)}, and it is {spelled(present[name])}"
-            raise InputError(f"the launch line contradicts itself: {message}", hint=f"remove `{option}`, or state what it needs")
+            raise contradiction(message, hint=f"remove `{option}`, or state what it needs")
     return found
 
 

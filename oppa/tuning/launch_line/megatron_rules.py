@@ -6,10 +6,9 @@ Rules: megatron/training/arguments.py, core/transformer/transformer_config.py an
 import math
 from collections.abc import Mapping
 
-from oppa.errors import InputError
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.configuration import Value
-from oppa.tuning.launch_line.options import Options
+from oppa.tuning.launch_line.options import Options, contradiction
 
 _EXPERTS, _EXPERT_TP = "--expert-model-parallel-size", "--expert-tensor-parallel-size"
 _CHUNK_LAYERS = "--num-layers-per-virtual-pipeline-stage"
@@ -40,7 +39,7 @@ def require_compatible(options: Options, settings: Mapping[str, Value]) -> None:
     """
     if int(settings.get("ep", 1)) > 1 and "--num-experts" not in options:
         message = f"`{_EXPERTS} {options.value(_EXPERTS)}` ({options.origin(_EXPERTS)}) needs `--num-experts`, which is not stated"
-        raise InputError(f"the launch line contradicts itself: {message}", hint=f"state the experts, or remove `{_EXPERTS}`")
+        raise contradiction(message, hint=f"state the experts, or remove `{_EXPERTS}`")
     _require_expert_ranks(options, settings)
     for option, (names, why) in _RULES.items():
         number = whole_number(options.value(option))
@@ -55,7 +54,7 @@ def _require_expert_ranks(options: Options, settings: Mapping[str, Value]) -> No
     if "dp" in settings and ranks % (needed := ep * (split or 1)):
         stated = f"`{_EXPERTS} {ep}`{f' with `{_EXPERT_TP} {split}`' if split else ''}"
         message = f"{stated} needs a multiple of {needed} ranks, and there are {ranks} in a stage"
-        raise InputError(f"the launch line contradicts itself: {message}", hint="use fewer expert-parallel ranks")
+        raise contradiction(message, hint="use fewer expert-parallel ranks")
 
 
 def _sizes(options: Options, settings: Mapping[str, Value], names: tuple[str, ...]) -> dict[str, int]:
@@ -72,5 +71,5 @@ def _require_multiple(option: str, number: int, sizes: Mapping[str, int], *, ori
     if number % product:
         factors = " x ".join(f"{name} {size}" for name, size in sizes.items())
         shown = f"{factors} = {product}" if len(sizes) > 1 else factors
-        message = f"the launch line contradicts itself: `{option} {number}` ({origin}) is not a multiple of {shown}"
-        raise InputError(message, hint=f"{why}: use a multiple of {product}")
+        message = f"`{option} {number}` ({origin}) is not a multiple of {shown}"
+        raise contradiction(message, hint=f"{why}: use a multiple of {product}")

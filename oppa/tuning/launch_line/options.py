@@ -132,12 +132,17 @@ class Options:
         return None
 
 
+def contradiction(message: str, *, hint: str = "remove one of the two") -> InputError:
+    """Return the error for a launch line whose parts exclude each other."""
+    return InputError(f"the launch line contradicts itself: {message}", hint=hint)
+
+
 def require_consistent(options: Options, names: Iterable[str]) -> None:
     """Raise InputError if an option is given twice in one place with different values."""
     if found := options.contradictory(names):
         first, second = found
         message = f"`{first.name}` is `{clipped(first.text)}` ({first.origin}) and `{clipped(second.text)}` ({second.origin})"
-        raise InputError(f"the launch line contradicts itself: {message}", hint="remove one of the two")
+        raise contradiction(message)
 
 
 def require_whole_names(options: Options, names: Iterable[str]) -> None:

@@ -21,6 +21,7 @@ from oppa.tuning.launch_line.argument_file import in_sole_file, sole_file
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.fine_tuning import OPTIMIZERS, fine_tuning, overestimated, unpredicted
 from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, Meaning
+from oppa.tuning.launch_line.options import contradiction
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.templates_of import templates, with_copy
 from oppa.tuning.launch_line.trainer_arguments import LIGER, OPTIM, PRECISIONS, WORKERS, TrainerArguments
@@ -228,4 +229,4 @@ def _require_one_precision(arguments: TrainerArguments, file: DeepSpeedFile) -> 
         if isinstance(enabled, bool) and not is_open and enabled != (arguments.is_on(name) or arguments.is_on(f"{name}_full_eval")):
             stated = f"`{name}.enabled = {spell(enabled)}` ({file.shown}), and {arguments.precision} ({arguments.origins['precision']})"
             hint = f'write `"enabled": "auto"` in {file.shown}, so that the arguments decide'
-            raise InputError(f"the launch line contradicts itself: {stated}, which Transformers refuses", hint=hint)
+            raise contradiction(f"{stated}, which Transformers refuses", hint=hint)

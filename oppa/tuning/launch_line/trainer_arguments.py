@@ -11,7 +11,7 @@ from oppa.problem.configuration import Value
 from oppa.problem.declaration import shown
 from oppa.tuning.formats.transformers import ACCUMULATED, BUCKET, MICRO
 from oppa.tuning.launch_line.local_model import local_model, weights_type
-from oppa.tuning.launch_line.options import Options, require_consistent, require_whole_names
+from oppa.tuning.launch_line.options import Options, contradiction, require_consistent, require_whole_names
 from oppa.tuning.launch_line.recognise import positional_file, trainer_options
 from oppa.tuning.launch_line.sources import LineSources
 from oppa.tuning.launch_line.trainer_program import TRANSFORMERS, TrainerProgram, program_of
@@ -20,7 +20,6 @@ _LENGTHS = ("block_size", "max_seq_length", "max_seq_len", "max_length", "model_
 PRECISIONS = ("bf16", "fp16")
 WORKERS, LIGER, OPTIM = "dataloader_num_workers", "use_liger_kernel", "optim"
 _ON, _OFF = ("", "true", "1", "yes"), ("false", "0", "no")
-_REMOVE = "remove one of the two"
 _READ = (
     *(MICRO, ACCUMULATED, *PRECISIONS, "deepspeed", "fsdp", "fsdp_config"),
     *("torch_compile", LIGER, OPTIM, WORKERS, BUCKET, "use_cpu", "model_name_or_path", "config_name", "config", *_LENGTHS),
@@ -63,7 +62,7 @@ class TrainerArguments:
             message = f"{program.title} takes arguments after `{file}` as `key=value`, and trials state theirs as options"
             raise InputError(message, hint=f"write them into `{file}`, which trials get copies of")
         if found.text("deepspeed") and found.is_sharded_by_torch:
-            raise InputError("the launch line contradicts itself: Transformers refuses `--fsdp` with `--deepspeed`", hint=_REMOVE)
+            raise contradiction("Transformers refuses `--fsdp` with `--deepspeed`")
         return found
 
     def number(self, name: str) -> tuple[int, str]:
@@ -167,7 +166,7 @@ class TrainerArguments:
         if self.is_pure:
             return "bf16"
         if self.is_on("bf16") and self.is_on("fp16"):
-            raise InputError("the launch line contradicts itself: `--bf16` and `--fp16`", hint=_REMOVE)
+            raise contradiction("`--bf16` and `--fp16`")
         by_type = (self.text(self.program.dtype) or self.own_type[0]) in ("float16", "float32")
         if self.is_on("fp16") or (by_type and not self.states("fp16")):
             return "fp16"
