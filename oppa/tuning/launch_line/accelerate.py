@@ -205,8 +205,7 @@ def _deepspeed_file(effective: Effective, sources: LineSources) -> DeepSpeedFile
     """Return DeepSpeed's own file if the line or accelerate's file names one."""
     if effective.kind != "DEEPSPEED" or (named := effective.get(_DEEPSPEED_FILE)) is None:
         return None
-    name = str(named)
-    return DeepSpeedFile(text=name, shown=PurePath(name).name, values=sources.contents(name), sources=sources)
+    return DeepSpeedFile.named(sources, str(named))
 
 
 def _with_deepspeed_file(meaning: Meaning, effective: Effective, file: DeepSpeedFile, *, rewrites_batch: bool) -> Meaning:
@@ -226,7 +225,6 @@ def _with_deepspeed_file(meaning: Meaning, effective: Effective, file: DeepSpeed
     global_batch, micro = file.batch(None if ranks is None else int(ranks))
     by_file |= {"micro_batch": micro} if micro else {}
     edited = file.edited(batch="all but auto" if rewrites_batch else "none")
-    choices = {"zero_stage": file.stages} if len(file.stages) > 1 else {}
     stated = [*by_file, *(["precision"] if file.precision else [])]
     return dataclasses.replace(
         meaning,
@@ -236,7 +234,7 @@ def _with_deepspeed_file(meaning: Meaning, effective: Effective, file: DeepSpeed
         settings={**others, **by_file},
         origins={**meaning.origins, **dict.fromkeys(stated, file.shown)},
         files=(edited,) if edited.keys else (),
-        choices=choices,
+        choices=file.choices,
         facts=(StatedFact(name="file", value=file.text, origin=effective.origin(_DEEPSPEED_FILE)),),
     )
 

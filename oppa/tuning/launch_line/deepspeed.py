@@ -58,7 +58,6 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     hints = [] if loads else [next(batch_hints(sources), "the program's own batch argument is unknown: name it `{micro_batch}`")]
     hints += [_SILENT] if "deepspeed" in sources.script and not _PRINTS.search(sources.script) else []
     edited = file.edited(batch="all" if loads and micro and global_batch else "none", more={"steps_per_print": 1})
-    varied = ["zero_stage"] * (len(file.stages) > 1) + ["micro_batch"] * (loads and bool(micro) and bool(global_batch))
     return Meaning(
         framework="deepspeed",
         evidence=evidence,
@@ -70,7 +69,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         origins=dict.fromkeys([*(name for name in settings if name != "dp"), *(["precision"] if file.precision else [])], file.shown),
         words=tuple(with_copy(words, file.text, "ds")),
         files=(edited,),
-        choices={"zero_stage": file.stages} if "zero_stage" in varied else {},
+        choices=file.choices,
         hints=tuple(hints),
         missing=sources.missing,
     )

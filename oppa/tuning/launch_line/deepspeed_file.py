@@ -8,6 +8,7 @@ from typing import Any, Literal
 from oppa.errors import InputError
 from oppa.problem.configuration import Value
 from oppa.problem.file_keys import at, require_tables
+from oppa.problem.launch_line.words import Word
 from oppa.problem.space_file import declared_keys
 from oppa.tuning.formats.deepspeed import BATCH, SPACE, batch_sizes, key_of, without_auto
 from oppa.tuning.launch_line.meaning import EditedFile
@@ -34,10 +35,13 @@ class DeepSpeedFile:
         """Return the file that an option names; raises InputError if it names none, or if the file cannot be read."""
         if option is None or not option.values:
             raise InputError("`--deepspeed_config` names no file", hint="name the JSON file of DeepSpeed")
-        name = option.values[0]
-        return cls(
-            text=name.text, shown=PurePath(name.text).name, values=sources.contents(name), sources=sources, has_pipeline=has_pipeline
-        )
+        return cls.named(sources, option.values[0], has_pipeline=has_pipeline)
+
+    @classmethod
+    def named(cls, sources: LineSources, name: Word | str, *, has_pipeline: bool = False) -> "DeepSpeedFile":
+        """Return the file of this name; raises InputError if it cannot be read."""
+        text = name if isinstance(name, str) else name.text
+        return cls(text=text, shown=PurePath(text).name, values=sources.contents(name), sources=sources, has_pipeline=has_pipeline)
 
     @property
     def stage(self) -> int:
@@ -56,6 +60,11 @@ class DeepSpeedFile:
         if self.has_pipeline or isinstance(self.values.get("zero_optimization"), bool) or "pipeline" in self.values:
             return [self.stage]
         return [1, 2, 3] if self.stage else [0, 1, 2, 3]
+
+    @property
+    def choices(self) -> dict[str, list[int]]:
+        """Return the stages as choices of a job; empty if there is one alone."""
+        return {"zero_stage": self.stages} if len(self.stages) > 1 else {}
 
     @property
     def precision(self) -> str:
@@ -110,8 +119,7 @@ class DeepSpeedFile:
             more: Further keys.
         """
         keys: dict[str, Any] = dict(more or {})
-        if len(self.stages) > 1:
-            keys[key_of("zero_stage")] = "{zero_stage}"
+        keys |= {key_of(name): f"{{{name}}}" for name in self.choices}
         if batch != "none":
             keys |= {
                 key: to

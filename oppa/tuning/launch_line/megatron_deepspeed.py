@@ -66,7 +66,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         imposed=(),
         arguments=arguments,
         files=(file.edited(batch="all but auto"),),
-        choices={"zero_stage": file.stages} if "zero_stage" in arguments else {},
+        choices=file.choices,
         steps=_STEPS,
         paths=dict(_paths(options)),
         conflicts=(*made.conflicts, *_stages(options, file)),
@@ -109,7 +109,7 @@ def _arguments(settings: dict[str, Value], file: DeepSpeedFile, *, has_pipeline:
         found["tp"] = [_TP, "{tp}"]
         found |= {"pp": [_PP, "{pp}"]} if has_pipeline else {}
     found["micro_batch"] = [_MICRO, "{micro_batch}", _GLOBAL, "{global_batch}"]
-    return found | ({"zero_stage": [_STAGE, "{zero_stage}"]} if len(file.stages) > 1 else {})
+    return found | {name: [_STAGE, "{zero_stage}"] for name in file.choices}
 
 
 def _model(made: Meaning, options: Options) -> dict[str, Value]:

@@ -1,7 +1,6 @@
 """Understand a launch line whose program reads the arguments of Transformers' Trainer, by DDP, FSDP or a file of DeepSpeed."""
 
 import dataclasses
-from pathlib import PurePath
 from typing import Any
 
 from oppa.errors import InputError
@@ -201,7 +200,7 @@ def _by_deepspeed(meaning: Meaning, sources: LineSources, arguments: TrainerArgu
         words=(*words, *(() if "deepspeed" in options else ("--deepspeed", "{ds}"))),
         arguments={**BATCH_WORDS, "recompute": arguments.program.recompute_words},
         files=(edited,),
-        choices={"recompute": [*arguments.program.recompute_words], **({"zero_stage": file.stages} if len(file.stages) > 1 else {})},
+        choices={"recompute": [*arguments.program.recompute_words], **file.choices},
         conflicts=tuple(conflicts),
     )
 
@@ -215,7 +214,7 @@ def _deepspeed_file(sources: LineSources, arguments: TrainerArguments) -> DeepSp
     if not isinstance(name, str):
         message = f"`deepspeed` of `{arguments.file}` is a table, of which trials get no copies"
         raise InputError(message, hint="write it to a JSON file, and name that file: `deepspeed: ds.json`")
-    return DeepSpeedFile(text=name, shown=PurePath(name).name, values=sources.contents(name), sources=sources)
+    return DeepSpeedFile.named(sources, name)
 
 
 def _require_one_precision(arguments: TrainerArguments, file: DeepSpeedFile) -> None:
