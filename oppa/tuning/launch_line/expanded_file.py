@@ -23,7 +23,7 @@ _OF_TORCHRUN = ("NPROC_PER_NODE", "MASTER_PORT", "NNODES", "NODE_RANK", "MASTER_
 def command_file(sources: LineSources) -> Word | None:
     """Return the file that a command of ms-swift turns into options; None for any other line."""
     named = sources.line.arguments[1:2] if sources.line.program_name in _COMMANDS else ()
-    return next(iter(named), None) if named and _is_file(sources, named[0]) else None
+    return next((word for word in named if sources.settings_file(word.text)), None)
 
 
 def variables_of(sources: LineSources) -> dict[str, str]:
@@ -49,16 +49,12 @@ def written_out(sources: LineSources, start: str) -> str:
 def require_options(sources: LineSources) -> None:
     """Raise InputError if a module of ms-swift has a file of arguments, which only the command reads."""
     line = sources.line
-    if not line.arguments or not _MODULE.fullmatch(line.program.text) or not _is_file(sources, line.arguments[0]):
+    if not line.arguments or not _MODULE.fullmatch(line.program.text) or not sources.settings_file(line.arguments[0].text):
         return
     word = line.arguments[0]
     message = f"`{line.program.text}` of ms-swift takes options alone, and `{word.text}` is a file, which only `swift` and `megatron` read"
     options = " ".join(_options(sources, word, line.arguments[1:]))
     raise InputError(message, hint=f"write its keys as options: `{line.started} {options}`")
-
-
-def _is_file(sources: LineSources, word: Word) -> bool:
-    return word.text.endswith((".json", ".yaml", ".yml")) and sources.local_file(word.text) is not None
 
 
 def _options(sources: LineSources, file: Word, others: Sequence[Word]) -> Iterator[str]:

@@ -113,7 +113,7 @@ def reads_trainer_arguments(sources: LineSources) -> str:
         return f"--{stated[0]}"
     named = options.get("config")
     file = named.values[0] if named and named.values else positional_file(options, sources)
-    if file is not None and file.text.endswith((".yaml", ".yml", ".json")) and sources.local_file(file.text):
+    if file is not None and sources.settings_file(file.text):
         values = sources.contents(file)
         if len([name for name in _TRAINER if name in values]) >= 2:
             return f"{file.text}: {next(name for name in _TRAINER if name in values)}"
@@ -137,9 +137,7 @@ def _reads_other_names(sources: LineSources) -> bool:
 
 def positional_file(options: Options, sources: LineSources) -> Word | None:
     """Return the file that is the program's first argument, as HfArgumentParser takes it; None if there is none."""
-    first = options.positional[0] if options.positional else None
-    is_file = first is not None and first.text.endswith((".yaml", ".yml", ".json")) and sources.local_file(first.text) is not None
-    return first if is_file else None
+    return next((word for word in options.positional[:1] if sources.settings_file(word.text)), None)
 
 
 def _hands_over_file(sources: LineSources) -> bool:

@@ -69,3 +69,7 @@ class LineSources:
         """Return the path of a file that exists; None for any other name."""
         path = self.line.path(text) if text else None
         return path if path is not None and is_file(path) else None
+
+    def settings_file(self, text: str) -> Path | None:
+        """Return the path of a file of JSON or YAML that exists; None for any other name."""
+        return self.local_file(text) if text.endswith((".json", ".yaml", ".yml")) else None

@@ -49,7 +49,7 @@ class TrainerArguments:
         require_whole_names(options, (MICRO, ACCUMULATED, *program.recompute))
         named = options.get("config")
         values: Mapping[str, Any] = {}
-        if named and named.values and PurePath(named.text).suffix in (".yaml", ".yml", ".json") and sources.local_file(named.text):
+        if named and named.values and sources.settings_file(named.text):
             values = sources.contents(named.values[0])
         elif (positional := positional_file(options, sources)) is not None:
             values = sources.contents(positional)
