@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from oppa.problem.bounded_text import whole_number
 from oppa.tuning.launch_line.options import Options
-from oppa.tuning.launch_line.program_source import divides_accumulation, source_of
+from oppa.tuning.launch_line.program_source import divides_accumulation
 from oppa.tuning.launch_line.sources import LineSources
 
 _OF_RANK = re.compile(r"(?i).*(micro|(per_?)?device|per_?(gpu|rank)).*batch.*|.*batch.*(per_?(gpu|rank|device)).*|mbs")
@@ -31,7 +31,7 @@ def _with_accumulation(sources: LineSources, stated: list[tuple[str, int, str, s
     name, steps, joint, _ = next(options, ("", 0, "", ""))
     if not name or not sources.devices.count:
         return words, ""
-    divides = divides_accumulation(source_of(sources.line))
+    divides = divides_accumulation(sources.script)
     accumulated, ranks = ("total_microbatches", 1) if divides else ("num_microbatches", sources.devices.count)
     return f"{words} {name}{joint}'{{{accumulated}}}'", f", with `--set batch.global_batch={micro * steps * ranks}`"
 

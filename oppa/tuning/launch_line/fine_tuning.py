@@ -32,6 +32,11 @@ def overestimate(stated: str, assumed: str) -> str:
     return f"predictions take {assumed} for `{stated}`, so less memory is needed than predicted"
 
 
+def other_memory(optimizer: str) -> str:
+    """Return the note on an optimizer whose memory is not known."""
+    return f"predictions take {WIDE_MOMENTS} for `{optimizer}`, so its memory may differ"
+
+
 def fine_tuning(arguments: "TrainerArguments") -> tuple[StatedFact, ...]:
     """Return the keys of `[training]` that arguments state: which weights train, and the format of the others."""
     tuner = arguments.program.tuner
@@ -55,7 +60,7 @@ def unpredicted(arguments: "TrainerArguments", *, optimizers: Collection[str] = 
     """
     optimizer = arguments.text("optim")
     if optimizer and optimizer not in (*optimizers, *LIKE_ADAMW) and not OF_EIGHT_BITS.fullmatch(optimizer):
-        yield f"predictions take AdamW with moments in 32 bits for `{optimizer}`, so its memory may differ"
+        yield other_memory(optimizer)
 
 
 def overestimated(arguments: "TrainerArguments", *, optimizers: Collection[str] = ()) -> Iterator[str]:

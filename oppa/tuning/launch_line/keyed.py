@@ -335,7 +335,7 @@ def _dotted(table: Mapping[str, Any], above: str = "") -> Iterator[str]:
 
 def _notes(values: KeyedValues, sources: LineSources, settings: Mapping[str, Value], assigned: Mapping[str, Assignments]) -> Iterator[str]:
     """Yield notes on what stays as it is."""
-    for name in ("tp", "pp", "cp", "ep"):
+    for name in _DEGREES:
         if name not in assigned and int(settings.get(name, 1)) > 1:
             yield f"{name} = {settings[name]} stays as it is"
     yield from (f"{name} = {settings[name]} stays as it is: `{key}` requires it" for name, key in values.held.items() if name in assigned)

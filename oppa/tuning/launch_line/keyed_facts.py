@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from oppa.problem.configuration import Value
-from oppa.tuning.launch_line.fine_tuning import LIKE_ADAMW, OF_EIGHT_BITS, WIDE_MOMENTS, WIDE_STATES, overestimate
+from oppa.tuning.launch_line.fine_tuning import LIKE_ADAMW, OF_EIGHT_BITS, WIDE_MOMENTS, WIDE_STATES, other_memory, overestimate
 from oppa.tuning.launch_line.keyed_values import KeyedValues
 from oppa.tuning.launch_line.local_model import local_model
 from oppa.tuning.launch_line.meaning import StatedFact
@@ -77,8 +77,7 @@ def unpredicted(values: KeyedValues) -> Iterator[str]:
     """Yield a note if the optimizer needs another amount of memory than predicted."""
     optimizer = _optimizer(values)
     if optimizer and optimizer not in _ADAMW and not OF_EIGHT_BITS.fullmatch(optimizer):
-        named = values.text(values.program.optimizer)
-        yield f"predictions take AdamW with moments in 32 bits for `{named}`, so its memory may differ"
+        yield other_memory(values.text(values.program.optimizer))
 
 
 def overestimated(values: KeyedValues, sources: LineSources) -> Iterator[str]:

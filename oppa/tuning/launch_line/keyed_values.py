@@ -11,6 +11,7 @@ from oppa.problem.bounded_text import whole_number
 from oppa.problem.declaration import shown
 from oppa.problem.file_keys import at
 from oppa.problem.launch_line.words import Word
+from oppa.problem.templates import spelled
 from oppa.tuning.launch_line.hydra_file import HYDRA, read_hydra_file
 from oppa.tuning.launch_line.keyed_programs import KeyedProgram
 from oppa.tuning.launch_line.options import Options
@@ -111,7 +112,7 @@ class KeyedValues:
     def text(self, key: str) -> str:
         """Return the text of a key; empty if nothing states it."""
         found = self.stated(key)[0] if key else None
-        return "" if found is None else str(found).lower() if isinstance(found, bool) else str(found)
+        return "" if found is None else spelled(found)
 
     def number(self, key: str) -> int | None:
         """Return the whole number of a key; None for a key that is unstated, empty or chosen by the program.

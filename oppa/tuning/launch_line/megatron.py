@@ -44,7 +44,8 @@ _ALIASES = {
     **dict.fromkeys(("--num-layers-per-virtual-pipeline-stage", megatron.STAGES), ("pp", "model_chunks")),
 }
 """Options that state parameters in other words than the search space, with these parameters."""
-_MEASURED = ("--log-interval", "--exit-interval", "--rampup-batch-size")
+MEASURED = ("--log-interval", "--exit-interval", "--rampup-batch-size")
+"""Options of the line that trials leave out: they print each step, end after some, and have a constant batch."""
 _HYBRID = ("--hybrid-layer-pattern", "--hybrid-override-pattern", "--spec", "--heterogeneous-layers-config-path")
 _ENCODERS = ("--decoder-seq-length", "--encoder-num-layers", "--img-h", "--freeze-ViT", "--language-model-type", "--vision-model-type")
 _VOCABULARIES = {"GPT2BPETokenizer": 50257}
@@ -106,7 +107,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         origins=_origins(options, extras),
         space=(SPACE if splits else LOCAL) if model else "",
         completes=bool(model),
-        words=tuple(templates(options.without({*replaced, *_MEASURED}))),
+        words=tuple(templates(options.without({*replaced, *MEASURED}))),
         aliases=_ALIASES if model else {},
         derived={_GLOBAL: ("dp", "micro_batch")},
         imposed=imposed,
@@ -208,11 +209,7 @@ def _in_order(words: Mapping[str, list[str]]) -> dict[str, list[str]]:
 def _origins(options: Options, extras: Mapping[str, Value]) -> dict[str, str]:
     """Return the origins of what options state."""
     names = {**megatron.SWITCHES, **{option: name for name, option in _OPTION_OF.items()}}
-    names |= {
-        "--bf16": "precision",
-        "--fp16": "precision",
-        "--ddp-bucket-size": "dp_bucket_mb",
-    }
+    names |= {"--bf16": "precision", "--fp16": "precision", "--ddp-bucket-size": "dp_bucket_mb"}
     names |= dict.fromkeys(("--recompute-granularity", "--recompute-activations", "--activations-checkpoint-method"), "recompute")
     names |= {"--num-layers-per-virtual-pipeline-stage": "model_chunks", "--use-distributed-optimizer": "zero_stage"}
     names |= {**dict.fromkeys(megatron.FSDP, "zero_stage"), "--data-parallel-sharding-strategy": "zero_stage"}
@@ -221,10 +218,15 @@ def _origins(options: Options, extras: Mapping[str, Value]) -> dict[str, str]:
     return found | {name: "the options" for name in extras if name not in found}
 
 
+def _degrees(options: Options) -> dict[str, int]:
+    """Return the degrees that divide the ranks of the line."""
+    return {name: options.number(option) or 1 for name, option in _DEGREES.items()}
+
+
 def _devices(sources: LineSources, options: Options) -> LineDevices:
     """Return the devices; raises InputError if the degrees do not divide them."""
-    devices, layout = sources.devices, {name: options.number(option) or 1 for name, option in _DEGREES.items()}
-    product = layout["tp"] * layout["pp"] * layout["cp"]
+    devices, layout = sources.devices, _degrees(options)
+    product = math.prod(layout.values())
     if devices.count is not None and devices.count % product:
         degrees = " x ".join(f"{name} {size}" for name, size in layout.items() if size > 1)
         more = "start at least that many ranks" if devices.count < product else "use a multiple of it"
@@ -234,7 +236,7 @@ def _devices(sources: LineSources, options: Options) -> LineDevices:
 
 def _settings(options: Options, devices: LineDevices, model: Mapping[str, Value]) -> dict[str, Value]:
     """Return the present configuration, by oppa's parameters."""
-    degrees = {name: options.number(option) or 1 for name, option in _DEGREES.items()}
+    degrees = _degrees(options)
     found: dict[str, Value] = {name: size for name, size in degrees.items() if name != "cp" or _DEGREES["cp"] in options}
     if devices.count is not None:
         found["dp"] = devices.count // math.prod(degrees.values())

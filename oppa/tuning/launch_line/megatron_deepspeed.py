@@ -46,11 +46,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     _require_one_meaning(made, options, file, int(settings.get("dp", 1)), has_pipeline=has_pipeline)
     arguments = _arguments(settings, file, has_pipeline=has_pipeline)
     names = {_TP: "tp", _PP: "pp", _STAGE: "zero_stage", _MICRO: "micro_batch", _GLOBAL: "micro_batch"}
-    replaced = {option for option, name in names.items() if name in arguments} | {
-        "--log-interval",
-        "--exit-interval",
-        "--rampup-batch-size",
-    }
+    replaced = {*megatron.MEASURED, *(option for option, name in names.items() if name in arguments)}
     return dataclasses.replace(
         made,
         framework="megatron-deepspeed",
