@@ -39,9 +39,12 @@ from oppa.tuning.launch_line.trainer_arguments import TrainerArguments
 
 DEFAULT = "~/.cache/huggingface/accelerate/default_config.yaml"
 _MESH = "parallelism_config.parallelism_config_"
+_DEGREES = ("tp", "cp", "sp", "dp_replicate")
 _FSDP = "fsdp_config."
-_FSDP_RECOMPUTES = f"{_FSDP}fsdp_activation_checkpointing"
+_SHARDING, _RESHARDS = "fsdp_sharding_strategy", "fsdp_reshard_after_forward"
+_FSDP_RECOMPUTES, _FSDP_OFFLOADS = f"{_FSDP}fsdp_activation_checkpointing", f"{_FSDP}fsdp_offload_params"
 _DEEPSPEED_FILE = "deepspeed_config.deepspeed_config_file"
+_STAGE = "deepspeed_config.zero_stage"
 _ACCUMULATION = "deepspeed_config.gradient_accumulation_steps"
 _OFFLOADS = {
     "offload_optimizer": "deepspeed_config.offload_optimizer_device",
@@ -51,19 +54,18 @@ _KEYS = {
     "num-processes": "num_processes",
     "num-machines": "num_machines",
     "mixed-precision": "mixed_precision",
-    "zero-stage": "deepspeed_config.zero_stage",
+    "zero-stage": _STAGE,
     "gradient-accumulation-steps": _ACCUMULATION,
-    "deepspeed-config-file": "deepspeed_config.deepspeed_config_file",
-    "offload-optimizer-device": "deepspeed_config.offload_optimizer_device",
-    "offload-param-device": "deepspeed_config.offload_param_device",
-    "fsdp-version": "fsdp_config.fsdp_version",
-    "fsdp-sharding-strategy": "fsdp_config.fsdp_sharding_strategy",
-    "fsdp-reshard-after-forward": "fsdp_config.fsdp_reshard_after_forward",
-    "fsdp-activation-checkpointing": "fsdp_config.fsdp_activation_checkpointing",
-    "fsdp-offload-params": "fsdp_config.fsdp_offload_params",
+    "deepspeed-config-file": _DEEPSPEED_FILE,
+    "offload-optimizer-device": _OFFLOADS["offload_optimizer"],
+    "offload-param-device": _OFFLOADS["offload_params"],
+    "fsdp-version": f"{_FSDP}fsdp_version",
+    "fsdp-sharding-strategy": f"{_FSDP}{_SHARDING}",
+    "fsdp-reshard-after-forward": f"{_FSDP}{_RESHARDS}",
+    "fsdp-activation-checkpointing": _FSDP_RECOMPUTES,
+    "fsdp-offload-params": _FSDP_OFFLOADS,
 }
-_KEYS |= {f"parallelism-config-{name}-size": f"{_MESH}{name}_size" for name in ("tp", "cp", "sp")}
-_KEYS |= {f"parallelism-config-dp-{name}-size": f"{_MESH}dp_{name}_size" for name in ("shard", "replicate")}
+_KEYS |= {f"parallelism-config-{name.replace('_', '-')}-size": f"{_MESH}{name}_size" for name in (*_DEGREES, "dp_shard")}
 _BY_FILE = ("zero_stage", *_OFFLOADS)
 """Settings that DeepSpeed's own file states, if there is one."""
 _STARTS_SEVERAL = ("multi-gpu", "use-fsdp", "use-deepspeed", "use-megatron-lm", "tpu", "mpirun-hostfile")
@@ -303,17 +305,17 @@ def _with_setting(meaning: Meaning, name: str, value: Value, origin: str) -> Mea
 
 def _settings(effective: Effective, devices: LineDevices) -> tuple[dict[str, Value], dict[str, str]]:
     """Return the present configuration, and the origins of what is stated."""
-    sizes = {name: effective.count(f"{_MESH}{name}_size", 1) or 1 for name in ("tp", "cp", "sp", "dp_replicate")}
+    sizes = {name: effective.count(f"{_MESH}{name}_size", 1) or 1 for name in _DEGREES}
     found: dict[str, Value] = {"tp": sizes["tp"], "pp": 1}
-    found |= {name: sizes[name] for name in ("cp", "sp", "dp_replicate") if effective.get(f"{_MESH}{name}_size") is not None}
+    found |= {name: sizes[name] for name in _DEGREES[1:] if effective.get(f"{_MESH}{name}_size") is not None}
     if devices.count is not None:
         product = sizes["tp"] * sizes["cp"] * sizes["sp"]
         if devices.count % product:
             raise InputError(f"tp x cp x sp = {product} does not divide {devices.count} processes", hint="correct the file of accelerate")
         found["dp"] = devices.count // product
-    origins = {name: effective.origin(f"{_MESH}{name}_size") for name in ("tp", "cp", "sp", "dp_replicate")}
+    origins = {name: effective.origin(f"{_MESH}{name}_size") for name in _DEGREES}
     origins |= {"precision": effective.origin("mixed_precision"), "recompute": effective.origin(_FSDP_RECOMPUTES)}
-    origins |= {"fsdp_offload": effective.origin(f"{_FSDP}fsdp_offload_params")}
+    origins |= {"fsdp_offload": effective.origin(_FSDP_OFFLOADS)}
     origins |= {name: effective.origin(key) for name, key in _OFFLOADS.items()}
     match effective.kind:
         case "FSDP":
@@ -321,13 +323,13 @@ def _settings(effective: Effective, devices: LineDevices) -> tuple[dict[str, Val
             found["zero_stage"] = stage_of(stated)
             found |= {"dp_replicate": devices.hosts} if is_hybrid(stated) and devices.hosts > 1 else {}
             found["recompute"] = "full" if effective.get(_FSDP_RECOMPUTES) is True else "none"
-            if isinstance(offload := effective.get(f"{_FSDP}fsdp_offload_params"), bool):
+            if isinstance(offload := effective.get(_FSDP_OFFLOADS), bool):
                 found["fsdp_offload"] = offload
             origins["zero_stage"] = next((effective.origin(f"{_FSDP}{key}") for key in stated), "default of accelerate")
             origins["dp_replicate"] = origins["dp_replicate"] or origins["zero_stage"]
         case "DEEPSPEED":
-            found["zero_stage"] = effective.count("deepspeed_config.zero_stage", 2, least=0) or 0
-            origins["zero_stage"] = effective.origin("deepspeed_config.zero_stage") or "default of accelerate"
+            found["zero_stage"] = effective.count(_STAGE, 2, least=0) or 0
+            origins["zero_stage"] = effective.origin(_STAGE) or "default of accelerate"
             for name, key in _OFFLOADS.items():
                 if (offloaded := effective.get(key)) not in (None, "none"):
                     found[name] = str(offloaded)
@@ -336,8 +338,7 @@ def _settings(effective: Effective, devices: LineDevices) -> tuple[dict[str, Val
 
 def _sharding(effective: Effective) -> dict[str, Any]:
     """Return what is stated of how FSDP shards, in either version."""
-    keys = ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")
-    return {key: value for key in keys if (value := effective.get(f"{_FSDP}{key}")) is not None}
+    return {key: value for key in (_SHARDING, _RESHARDS) if (value := effective.get(f"{_FSDP}{key}")) is not None}
 
 
 def _states_accumulation(effective: Effective) -> bool:
@@ -369,12 +370,12 @@ def _edited(
     keys: dict[str, Any] = {}
     choices: dict[str, Any] = {}
     if effective.kind == "FSDP":
-        if effective.origin(f"{_FSDP}fsdp_reshard_after_forward") and str(effective.get(f"{_FSDP}fsdp_version")) == "2":
-            keys[f"{_FSDP}fsdp_reshard_after_forward"] = {"zero_stage": {"2": False, "3": True}}
+        if effective.origin(f"{_FSDP}{_RESHARDS}") and str(effective.get(f"{_FSDP}fsdp_version")) == "2":
+            keys[f"{_FSDP}{_RESHARDS}"] = {"zero_stage": {"2": False, "3": True}}
         else:
             hybrid = is_hybrid(_sharding(effective))
             strategies = ("HYBRID_SHARD_ZERO2", "HYBRID_SHARD") if hybrid else ("SHARD_GRAD_OP", "FULL_SHARD")
-            keys[f"{_FSDP}fsdp_sharding_strategy"] = {"zero_stage": dict(zip(("2", "3"), strategies, strict=True))}
+            keys[f"{_FSDP}{_SHARDING}"] = {"zero_stage": dict(zip(("2", "3"), strategies, strict=True))}
         choices["zero_stage"] = [2, 3] if settings.get("zero_stage") in (2, 3) else []
         if effective.get(_FSDP_RECOMPUTES) is not None:
             keys[_FSDP_RECOMPUTES] = {"recompute": {"none": False, "full": True}}
@@ -382,7 +383,7 @@ def _edited(
         if not choices["zero_stage"]:
             return (), {}
     elif effective.kind == "DEEPSPEED" and settings.get("offload_params") is None:
-        keys["deepspeed_config.zero_stage"] = "{zero_stage}"
+        keys[_STAGE] = "{zero_stage}"
         choices["zero_stage"] = [1, 2, 3]
     if any(effective.origin(key) == "line" for key in keys):
         keys, choices = {}, {}  # the line's own option would win over the copy

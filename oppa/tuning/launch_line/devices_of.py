@@ -33,14 +33,14 @@ def devices_of(
     machine: Machine,
     environment: Mapping[str, str],
     *,
-    stated_hosts: int | None = None,
-    stated_per_host: int | None = None,
+    stated_hosts: int | None,
+    stated_per_host: int | None,
 ) -> LineDevices:
     """Return the devices of a line; a framework's own files may state more.
 
     Args:
-        stated_hosts: The number of hosts that the user states besides the line.
-        stated_per_host: The number of devices of a host that the user states besides the line.
+        stated_hosts: The number of hosts that the user states besides the line; None if it is not stated.
+        stated_per_host: The number of devices of a host that the user states besides the line; None if it is not stated.
 
     Raises:
         InputError: a number is unreadable or unknown, or the number of hosts is elastic.

@@ -2,13 +2,12 @@
 
 import dataclasses
 import functools
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from oppa.errors import InputError
-from oppa.problem.detect import Machine, this_machine
+from oppa.problem.detect import Machine
 from oppa.problem.launch_line.framework_commands import line_of_command
 from oppa.problem.launch_line.line import LaunchLine, read_line
 from oppa.problem.launch_line.words import texts
@@ -61,43 +60,43 @@ READERS: Mapping[str, Reader] = {
 def understand(
     words: Sequence[str],
     *,
-    environment: Mapping[str, str] = os.environ,
+    environment: Mapping[str, str],
+    machine: Machine,
     settings: Mapping[str, Any] | None = None,
-    machine: Machine | None = None,
 ) -> tuple[LaunchLine, Meaning]:
     """Return the parts of a launch line, and their meaning.
 
     Args:
         words: The words that the user typed after `--`.
         environment: Variables that scripts and schedulers set.
+        machine: What this machine offers.
         settings: Tables that the user changes with `--set`; those of `[cluster]` replace what the line states.
-        machine: What this machine offers; None: it is detected.
 
     Raises:
         InputError: the line cannot be understood; see `read_line`, `recognised` and the framework's module.
     """
-    here = machine or this_machine()
-    cluster = table(settings or {}, "cluster")
-    line = read_line(words, environment=environment, gpus=gpus_of_host(settings or {}, here))
-    device, (hosts, per_host) = str(cluster.get("device", "")), (cluster.get(name) for name in ("hosts", "devices_per_host"))
-    devices = devices_of(
-        line,
-        here,
-        environment,
-        stated_hosts=hosts if isinstance(hosts, int) else None,
-        stated_per_host=per_host if isinstance(per_host, int) else None,
-    )
-    sources = LineSources(line=line, machine=here, devices=devices, environment=environment, device=device)
+    given = settings or {}
+    line = read_line(words, environment=environment, gpus=gpus_of_host(given, machine))
+    hosts, per_host = _stated_devices(given)
+    devices = devices_of(line, machine, environment, stated_hosts=hosts, stated_per_host=per_host)
+    device = str(table(given, "cluster").get("device", ""))
+    sources = LineSources(line=line, machine=machine, devices=devices, environment=environment, device=device)
     require_options(sources)
     framework, evidence = recognised(sources)
-    sources = dataclasses.replace(sources, devices=_devices(sources, framework, settings or {}))
+    sources = dataclasses.replace(sources, devices=_devices(sources, framework, given))
     return line, READERS[framework](sources, evidence=evidence)
 
 
 def gpus_of_host(settings: Mapping[str, Any], machine: Machine) -> int | None:
     """Return the GPUs that a script of the line counts: as the user states them, else those of this machine."""
-    stated = table(settings, "cluster").get("devices_per_host")
-    return stated if isinstance(stated, int) else machine.gpus or None
+    _, stated = _stated_devices(settings)
+    return machine.gpus or None if stated is None else stated
+
+
+def _stated_devices(settings: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Return the hosts and the devices of a host that the user states; None for what is not stated."""
+    hosts, per_host = (table(settings, "cluster").get(name) for name in ("hosts", "devices_per_host"))
+    return hosts if isinstance(hosts, int) else None, per_host if isinstance(per_host, int) else None
 
 
 def _devices(sources: LineSources, framework: str, settings: Mapping[str, Any]) -> LineDevices:
@@ -113,11 +112,10 @@ def _devices(sources: LineSources, framework: str, settings: Mapping[str, Any]) 
         devices = keyed.devices_of_program(sources, framework)
     if devices.per_host is None and (gpus := gpus_in_header(sources.line.header)):
         devices = dataclasses.replace(devices, per_host=gpus, origin="header")
-    given = table(settings, "cluster")
-    hosts, per_host = given.get("hosts"), given.get("devices_per_host")
-    if isinstance(hosts, int):
+    hosts, per_host = _stated_devices(settings)
+    if hosts is not None:
         devices = dataclasses.replace(devices, hosts=hosts)
-    if isinstance(per_host, int):
+    if per_host is not None:
         return dataclasses.replace(devices, per_host=per_host, origin="--set")
     if devices.per_host is None and launcher is None and not sources.line.stage("step"):
         name = sources.line.program_name
