@@ -69,7 +69,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         """Make the name one word, as scripts, sources and Slurm have it in their text."""
-        object.__setattr__(self, "name", _NOT_IN_NAMES.sub("-", self.name).strip(".-")[:_NAME_LENGTH] or "job")
+        object.__setattr__(self, "name", one_word(self.name))
 
     @property
     def model(self) -> Model:
@@ -204,6 +204,11 @@ class Problem:
             software=Software.from_dict(values["software"]) if values.get("software") else None,
             trace=ModelTrace.from_dict(values["trace"]) if values.get("trace") else None,
         )
+
+
+def one_word(name: str) -> str:
+    """Return the name of a job: letters, digits, `_`, `.` and `-`, with a dash in place of anything else."""
+    return _NOT_IN_NAMES.sub("-", name).strip(".-")[:_NAME_LENGTH] or "job"
 
 
 def facts_of(model: Model | None, global_batch: int, cluster: Cluster, training: Training) -> Facts:

@@ -4,7 +4,6 @@ Keys and options: accelerate/commands/config/config_args.py and commands/launch.
 """
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
@@ -23,6 +22,7 @@ from oppa.tuning.launch_line.argument_file import in_sole_file
 from oppa.tuning.launch_line.batch_hint import batch_hints
 from oppa.tuning.launch_line.deepspeed_file import DeepSpeedFile
 from oppa.tuning.launch_line.fine_tuning import fine_tuning, overestimated, unpredicted
+from oppa.tuning.launch_line.local_model import cache_of
 from oppa.tuning.launch_line.meaning import EditedFile, LineConflict, LineDevices, Meaning, StatedFact
 from oppa.tuning.launch_line.options import require_number
 from oppa.tuning.launch_line.recognise import reads_trainer_arguments
@@ -37,7 +37,6 @@ from oppa.tuning.launch_line.trainer import (
 )
 from oppa.tuning.launch_line.trainer_arguments import TrainerArguments
 
-DEFAULT = "~/.cache/huggingface/accelerate/default_config.yaml"
 _MESH = "parallelism_config.parallelism_config_"
 _DEGREES = ("tp", "cp", "sp", "dp_replicate")
 _FSDP = "fsdp_config."
@@ -116,8 +115,7 @@ def effective_of(launcher: Stage, sources: LineSources) -> tuple[Effective, Path
     path = sources.line.path(named.text) if named is not None else None
     if named is not None:
         return Effective(launcher, sources.contents(named), PurePath(named.text).name), path
-    home = sources.environment.get("HF_HOME")
-    usual = Path(home, "accelerate", PurePath(DEFAULT).name) if home else Path(os.path.expanduser(DEFAULT))  # noqa: PTH111
+    usual = cache_of(sources.environment) / "accelerate" / "default_config.yaml"
     if is_file(usual):
         return Effective(launcher, sources.contents(str(usual)), "accelerate's default file"), usual
     return Effective(launcher, {}, ""), None

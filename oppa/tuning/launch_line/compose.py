@@ -16,6 +16,7 @@ from oppa.problem.devices import CPU, GENERIC, identify
 from oppa.problem.launch_line.batch_header import options_of
 from oppa.problem.launch_line.line import LaunchLine
 from oppa.problem.launch_line.words import Word, texts
+from oppa.problem.problem import one_word
 from oppa.problem.settings import parse_settings
 from oppa.problem.templates import literal, spelled
 from oppa.problem.training import STEP
@@ -200,8 +201,7 @@ def _cluster(meaning: Meaning, machine: Machine, device: str) -> tuple[dict[str,
 
 def _name(line: LaunchLine) -> str:
     """Return the job's name: the program's, without its suffix."""
-    name = line.program.text.rpartition(".")[2] if line.is_module else PurePath(line.program.text).stem
-    return re.sub(r"[^\w.-]+", "-", name).strip(".-")[:100] or "job"
+    return one_word(line.program.text.rpartition(".")[2] if line.is_module else PurePath(line.program.text).stem)
 
 
 def _table(name: str, values: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Read a model's dimensions from a `config.json` on this machine: in the folder that a line names, or in the cache of Hugging Face."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from oppa.errors import InputError
@@ -47,6 +48,11 @@ def weights_type(sources: LineSources, name: str) -> tuple[str, str]:
     return found, _shown(path) if path is not None and found else ""
 
 
+def cache_of(environment: Mapping[str, str]) -> Path:
+    """Return the folder in which libraries of Hugging Face keep files."""
+    return Path(environment.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface"))  # noqa: PTH111 (a text of the environment)
+
+
 def _shown(path: Path) -> str:
     """Return a path as a user below this folder would type it."""
     here = Path.cwd()
@@ -60,6 +66,5 @@ def _config(sources: LineSources, name: str) -> Path | None:
     for path in (given, given / CONFIG):
         if path.name.endswith(".json") and is_file(path):
             return path.absolute()
-    home = sources.environment.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")  # noqa: PTH111 (a text of the environment)
-    folder = Path(home) / "hub" / f"models--{name.replace('/', '--')}" / "snapshots"
+    folder = cache_of(sources.environment) / "hub" / f"models--{name.replace('/', '--')}" / "snapshots"
     return next(iter(sorted(folder.glob(f"*/{CONFIG}"))), None) if name.count("/") == 1 and is_folder(folder) else None
