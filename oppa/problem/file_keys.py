@@ -4,7 +4,7 @@ A key such as `zero_optimization.stage` has a template, or a template or value f
 file keeps what it has.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from oppa.errors import InputError
@@ -31,6 +31,21 @@ def nested(keys: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in keys.items():
         put(found, key, value)
     return found
+
+
+def entries(content: Mapping[str, Any], *, whole: Collection[str] = (), above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted keys of tables with their values.
+
+    Args:
+        whole: Keys of tables that are values, and not divided.
+        above: Start of each key.
+    """
+    for key, value in content.items():
+        name = f"{above}{key}"
+        if isinstance(value, Mapping) and name not in whole:
+            yield from entries(value, whole=whole, above=f"{name}.")
+        else:
+            yield name, value
 
 
 def put(content: dict[str, Any], key: str, value: Any) -> None:

@@ -2,11 +2,12 @@
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from oppa.problem.declaration import shown
+from oppa.problem.file_keys import entries
 from oppa.problem.stated_words import HERE, SAVES, is_switch, looks_like_path, names_a_path
 from oppa.problem.writes import OUTPUTS, REASONS, FileInLine, UnknownPath, WordChange, is_placeholder, place_of
 from oppa.problem.writes_file import DECLARED, PLAIN, FileTable, KeyTable, UserKind, writes
@@ -36,7 +37,7 @@ def harmless_keys(
     """
     declared, given = writes().files.get(PLAIN if keys == DECLARED else keys, FileTable()), paths or {}
     changes, unknown, files = list[WordChange](), list[UnknownPath](), list[FileInLine]()
-    for name, value in _entries(content, {*declared.keys, *given}):
+    for name, value in entries(content, whole={*declared.keys, *given}):
         key = KeyTable(kind=given[name]) if name in given else declared.keys.get(name) or _variable(keys, name)
         if key is None:
             is_left = declared.is_other(name) or (keys == DECLARED and not _is_output(name))
@@ -71,16 +72,6 @@ def _added_key(name: str, key: KeyTable) -> WordChange:
     """Return a key that trials set although the file does not have it."""
     value = place_of(key.kind, name, "") if key.kind in ("redirect", "cache") else key.to
     return WordChange(name=name, original=(), trial=(value,), reason=REASONS[key.kind])
-
-
-def _entries(content: Mapping[str, Any], whole: Collection[str], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys with their values; a table is divided unless it is declared as a whole."""
-    for key, value in content.items():
-        name = f"{above}{key}"
-        if isinstance(value, Mapping) and name not in whole:
-            yield from _entries(value, whole, f"{name}.")
-        else:
-            yield name, value
 
 
 def _inside(name: str, keys: str, content: Mapping[str, Any], given: Mapping[str, UserKind], folder: Path) -> Iterator[UnknownPath]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from oppa.errors import InputError
 from oppa.problem.configuration import Value
-from oppa.problem.file_keys import at
+from oppa.problem.file_keys import at, entries
 from oppa.problem.space_file import divisors
 from oppa.problem.stated_words import names_a_path
 from oppa.problem.templates import spelled
@@ -263,7 +263,7 @@ class _Placed:
         in_file = {key for key in folders if values.file is not None and at(values.values, key) is not None and not values.in_line(key)}
         self.put("", {key: to for key, to in folders.items() if key not in in_file}, in_line=True)
         if values.of_hydra:
-            disabled = (key for key in _dotted(values.values) if _use(values, key) == "disable" and not values.in_line(key))
+            disabled = (key for key, _ in entries(values.values) if _use(values, key) == "disable" and not values.in_line(key))
             self.put("", dict.fromkeys(disabled, "null"))
 
     def put(self, parameter: str, assignments: Assignments, *, in_line: bool = False) -> None:
@@ -309,7 +309,7 @@ def _paths(values: KeyedValues) -> Iterator[tuple[str, str]]:
     yield from ((name, kind) for name, kind in values.program.paths.items() if isinstance(at(values.values, name), Mapping))
     stated = [word.text.partition("=")[0] for option in values.options.all for word in option.words[:1]]
     stated += [word.text for word in values.options.positional]
-    stated += [*_dotted(values.values)] if values.file is not None else []
+    stated += [key for key, _ in entries(values.values)] if values.file is not None else []
     for name in dict.fromkeys(stated):
         if kind := _use(values, name):
             yield name, kind
@@ -322,15 +322,6 @@ def _paths(values: KeyedValues) -> Iterator[tuple[str, str]]:
 def _use(values: KeyedValues, name: str) -> str:
     """Return what the program does with a path; empty if that is not declared."""
     return next((kind for pattern, kind in values.program.paths.items() if fnmatch.fnmatchcase(name, pattern)), "")
-
-
-def _dotted(table: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Yield the dotted keys of a file."""
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _dotted(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}"
 
 
 def _notes(values: KeyedValues, sources: LineSources, settings: Mapping[str, Value], assigned: Mapping[str, Assignments]) -> Iterator[str]:
