@@ -84,24 +84,25 @@ LARGE = PublishedModel(
     name="large", active=30e9, parameters=600e9, layers=61, batch=768, sequence=8_192, dp=4, pp=8, hidden=7_168, save_s=60, start_s=180
 )
 MODELS = (SMALL, MEDIUM, LARGE)
+MOST_SCALE = 4
 
 
 @functools.cache
-def entries(model: PublishedModel, *, replicas: bool, most: float = 4.0, division: Division = Division.SLICES) -> tuple[Entry, ...]:
-    """Return the fastest candidate on each number of GPUs, up to `most` times the initial number, with the reason if it is left out.
+def entries(model: PublishedModel, *, replicas: bool, division: Division = Division.SLICES) -> tuple[Entry, ...]:
+    """Return the fastest candidate on each number of GPUs, up to `MOST_SCALE` times the initial one, with the reason if it is left out.
 
     Args:
         replicas: True if the number of replicas may change, too. If False, only stages change, and training stays the same.
     """
     job = job_of(model, division)
-    allowed, sizes = None if replicas else [model.dp], range(model.gpus, int(most * model.gpus) + 1, max(STAGE, model.gpus // STEPS))
+    allowed, sizes = None if replicas else [model.dp], range(model.gpus, MOST_SCALE * model.gpus + 1, max(STAGE, model.gpus // STEPS))
     ways = {gpus: list(candidates(job, gpus, replicas=allowed, schedules=SCHEDULES)) for gpus in sizes}
     return tuple(scale_table(job, ways, (model.gpus, _as_run(job, model)), ways.keys()))
 
 
-def table_of(model: PublishedModel, *, replicas: bool, most: float = 4.0, division: Division = Division.SLICES) -> ScaleTable:
+def table_of(model: PublishedModel, *, replicas: bool, division: Division = Division.SLICES) -> ScaleTable:
     """Return the scale table of the model: the entries that are not left out."""
-    found = entries(model, replicas=replicas, most=most, division=division)
+    found = entries(model, replicas=replicas, division=division)
     return ScaleTable.of(model.gpus, [(entry.devices, entry.speedup) for entry in found if not entry.left_out])
 
 

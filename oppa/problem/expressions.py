@@ -61,7 +61,6 @@ class Expression:
     """Holds a checked expression; a call with the values of its names evaluates it."""
 
     text: str
-    kind: ValueKind
     names: frozenset[str]
     _evaluate: Callable[[Values], Any] = dataclasses.field(repr=False, compare=False)
     _alternatives: tuple[tuple[frozenset[str], Callable[[Values], Any]], ...] = dataclasses.field(default=(), repr=False, compare=False)
@@ -110,7 +109,7 @@ def parse(text: str, kinds: Mapping[str, ValueKind], *, kind: ValueKind = ValueK
     evaluate = compiler.expect(body, kind)
     operands = body.values if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.Or) else [body]
     alternatives = tuple((_names(operand), compiler.expect(operand, kind)) for operand in operands)
-    return Expression(text, kind, _names(body), evaluate, alternatives)
+    return Expression(text, _names(body), evaluate, alternatives)
 
 
 def _names(part: ast.expr) -> frozenset[str]:

@@ -26,12 +26,13 @@ from oppa.problem.model import MODEL_HINT
 from oppa.problem.problem import Problem, facts_of
 from oppa.problem.settings import parse_settings, validate_with
 from oppa.problem.space import FRAMEWORKS, Facts, SearchSpace
-from oppa.problem.space_file import COMMAND, ParameterTable, narrow, read_space
+from oppa.problem.space_file import COMMAND, ONE_VALUE_HINT, ParameterTable, narrow, read_space
 from oppa.problem.stated_words import program_at
 from oppa.problem.training import OfSomeRunners, Training
 
 PROGRAM = "program"
 """Name of the search space of a launch line whose model is not stated."""
+_BATCH_HINT = "add `[batch]` with `global_batch = ...`; steps of different sizes cannot be compared"
 
 
 def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (), argv: Sequence[str] = ()) -> Problem:
@@ -128,8 +129,7 @@ def _require_stated(job: JobFile, command: LaunchCommand | None) -> None:
         lacking, hint = ("[model]", MODEL_HINT) if job.model is None else ("[batch]", "add `[batch]` with `global_batch = ...`")
         raise JobError(f"the job lacks {lacking}", hint=hint)
     if job.batch is None and command and "micro_batch" in command.parameters:
-        hint = "add `[batch]` with `global_batch = ...`; steps of different sizes cannot be compared"
-        raise JobError("the launch line names `micro_batch`, but the job has no [batch]", hint=hint)
+        raise JobError("the launch line names `micro_batch`, but the job has no [batch]", hint=_BATCH_HINT)
 
 
 def _require_supported(training: Training, runner: Path) -> None:
@@ -206,8 +206,7 @@ def _space(
             hint = f"name it in the launch line, as `{{{name}}}`, or give it `words`, `keys` or `env`" if command else "give it an `env`"
             raise JobError(f"nothing uses the parameter `{name}`", hint=hint)
         if space[name].is_extra and len(space[name].values) == 1:
-            hint = "add a value, or write it into the launch line or the environment"
-            raise JobError(f"`{name} = {listing(space[name].values)}` leaves nothing to choose", hint=hint)
+            raise JobError(f"`{name} = {listing(space[name].values)}` leaves nothing to choose", hint=ONE_VALUE_HINT)
     honoured = set(space.names if declared.parameters is None else declared.parameters)
     if command is not None:
         command.check_names(space.names, model="layers" in facts)
@@ -282,8 +281,7 @@ def _check_completed(command: LaunchCommand, space: SearchSpace, *, has_batch: b
     if not any(known.words and not known.is_extra for known in space.parameters):
         return
     if space["micro_batch"].words and not has_batch:
-        hint = "add `[batch]` with `global_batch = ...`; steps of different sizes cannot be compared"
-        raise JobError(f"the search space `{space.name}` sets `micro_batch`, but the job has no [batch]", hint=hint)
+        raise JobError(f"the search space `{space.name}` sets `micro_batch`, but the job has no [batch]", hint=_BATCH_HINT)
     if not space["micro_batch"].words and "micro_batch" not in command.parameters:
         hint = "add `{micro_batch}` to the launch line, as the program's argument for the batch of a rank"
         raise JobError(

@@ -32,6 +32,7 @@ VERSION = 1
 WHOLE_BATCHES = ("global_batch % (dp * micro_batch) == 0", "every data-parallel rank takes whole micro-batches of the global batch")
 """Constraint that no framework's file can remove, as it defines the terms; the other one is that all degrees make up the devices."""
 
+ONE_VALUE_HINT = "add a value, or write it into the launch line or the environment"
 INDISPENSABLE = ("dp", "tp", "pp", "micro_batch")
 
 
@@ -358,8 +359,7 @@ def _check_choices(space: SearchSpace, stated: Mapping[str, ParameterTable]) -> 
     """Raise SpaceError for a knob whose only value is listed: it could not vary in any job."""
     for known in space.parameters:
         if known.is_extra and not known.degree and stated[known.name].values is not None and len(known.values) == 1 and not known.open:
-            hint = "add a value, or write it into the launch line or the environment"
-            raise SpaceError(f"`{known.name} = {listing(known.values)}` leaves nothing to choose", hint=hint)
+            raise SpaceError(f"`{known.name} = {listing(known.values)}` leaves nothing to choose", hint=ONE_VALUE_HINT)
 
 
 def _check_order(space: SearchSpace) -> None:

@@ -102,7 +102,7 @@ class CombinedObservation:
     variance: float
 
 
-def refined(table: Table, observations: Iterable[StepTimeObservation], *, common_log_stddev: float = COMMON_LOG_STDDEV) -> Table:
+def refined(table: Table, observations: Iterable[StepTimeObservation]) -> Table:
     """Return the table of rates in training; without observations, the table unchanged.
 
     The result does not depend on the order of the observations. Those of a configuration that have a common variance may be cut anywhere.
@@ -120,7 +120,6 @@ def refined(table: Table, observations: Iterable[StepTimeObservation], *, common
         np.array([row.log_stddev for row in table.rows]),
         [places[configuration] for configuration in inside],
         [seen[configuration] for configuration in inside],
-        common_log_stddev=common_log_stddev,
     )
     rows = [
         dataclasses.replace(
@@ -134,14 +133,7 @@ def refined(table: Table, observations: Iterable[StepTimeObservation], *, common
     return Table(rows=tuple(rows), origin=dataclasses.replace(table.origin, training_steps=steps))
 
 
-def posterior(
-    medians: Array,
-    log_stddevs: Array,
-    places: Sequence[int],
-    seen: Sequence[CombinedObservation],
-    *,
-    common_log_stddev: float = COMMON_LOG_STDDEV,
-) -> tuple[Array, Array]:
+def posterior(medians: Array, log_stddevs: Array, places: Sequence[int], seen: Sequence[CombinedObservation]) -> tuple[Array, Array]:
     """Return the posterior of all rows, given observations of some: medians, and standard deviations of the logarithms, shape (n,) each.
 
     Args:
@@ -153,7 +145,7 @@ def posterior(
     means, variances = np.log(medians[places]), log_stddevs[places] ** 2
     theirs, noise = np.array([each.mean for each in seen]), np.array([each.variance for each in seen])
     surprises, weights = theirs - means, 1 / (variances + noise)
-    precision = math.fsum([1 / common_log_stddev**2, *weights])
+    precision = math.fsum([1 / COMMON_LOG_STDDEV**2, *weights])
     delta, variance = math.fsum(weights * surprises) / precision, 1 / precision
     share = variances / (variances + noise)
     after, deviations = medians * math.exp(delta), np.sqrt(log_stddevs**2 + variance)

@@ -13,7 +13,7 @@ from pathlib import Path
 from oppa.control.own_trainer import contract
 from oppa.control.own_trainer.checkpoint_record import is_recorded
 from oppa.control.own_trainer.contract import Abilities, AttemptTerms, LeftState, PlanTerms, SavedState, StepReport
-from oppa.control.own_trainer.reports import ReportCheck
+from oppa.control.own_trainer.reports import PLANS_HINT, ReportCheck
 from oppa.control.own_trainer.run_book import RunBook
 from oppa.errors import MeasurementError, TrainingError
 from oppa.problem.configuration import Configuration
@@ -31,6 +31,7 @@ MOST_READS = 64
 """Most reads of new lines at once, each of at most `trial_folder.CALL_BYTES`."""
 MOST_STATES = 64
 """Most checkpoints that are recorded at once, each with a write to disk."""
+_STEP_HINT = "call `run.step` after each optimizer step"
 PREEMPTION = "preemption"
 """Reason to leave if the site is about to take the devices away."""
 EARLIER = "asked for by an earlier process of oppa"
@@ -249,7 +250,7 @@ class OwnAttempt:
         if pause_of(self.folder) is not None:
             self._waited_s = self._clock()
         elif self._clock() > self._waited_s + limit_s:
-            call = "open the run with `oppa_client.open_run`" if self.abilities is None else "call `run.step` after each optimizer step"
+            call = "open the run with `oppa_client.open_run`" if self.abilities is None else _STEP_HINT
             raise MeasurementError(
                 f"the trainer took no step within {format_seconds(limit_s)} after its start",
                 hint=f"{call} on every rank; raise `trial_time` in [limits] if the first step comes later",
@@ -319,7 +320,7 @@ class OwnAttempt:
             sizes = contract.read_asked(self.folder, number)
             if sizes is None:
                 message = f"the trainer announced `{contract.PLAN.format(number)}`, which nobody asked for"
-                raise TrainingError(message, hint="leave the files of plans to `oppa_client`")
+                raise TrainingError(message, hint=PLANS_HINT)
             self._configurations[number] = Configuration.from_dict({**self.configuration.to_dict(), **sizes})
         return self._configurations[number]
 
@@ -344,7 +345,7 @@ class OwnAttempt:
             raise TrainingError(f"the trainer left as finished after {taken}", hint="train while `run.leaving` is None")
         if left.step != self._check.step:
             message = f"the trainer left after {left.step} steps, but has reported {self._check.step}"
-            raise TrainingError(message, hint="call `run.step` after each optimizer step")
+            raise TrainingError(message, hint=_STEP_HINT)
 
     def _keep(self, state: SavedState, *, may_be_gone: bool = False) -> None:
         """Record a checkpoint, unless a process before has done so.

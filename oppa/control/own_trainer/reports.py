@@ -13,6 +13,7 @@ from oppa.problem.configuration import Configuration
 
 KEPT = 100_000
 """Number of the newest steps whose samples and seconds are kept for checkpoints; a trainer takes millions of steps."""
+PLANS_HINT = "leave the files of plans to `oppa_client`"
 HINT = "take `samples` from `run.plan` in each step, and report what all ranks took; see docs/how-to/own-trainer.md"
 
 
@@ -80,7 +81,7 @@ class ReportCheck:
             ours, theirs = due.model_dump(), plan.model_dump()
             differ = [f"`{name} = {value}`, not {ours[name]}" for name, value in theirs.items() if value != ours[name]]
             message = f"the trainer announced a plan {number} that it was not asked for: {'; '.join(differ)}"
-            raise TrainingError(message, hint="leave the files of plans to `oppa_client`")
+            raise TrainingError(message, hint=PLANS_HINT)
         self._coming.append(plan)
 
     def _samples_at(self, step: int) -> int:
