@@ -8,9 +8,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
-from oppa.problem.launch_line.starters import STARTERS, Starter, name_of, options_at, takes_value
+from oppa.problem.launch_line.starters import ASSIGNMENT, STARTERS, Starter, name_of, options_at, takes_value
 
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _MOUNTS: Mapping[str, tuple[str, ...]] = {
     "srun": ("container-mounts",),
     "apptainer": ("bind", "B"),
@@ -90,7 +89,7 @@ def containers(words: Sequence[str]) -> Iterator[Container]:
     at = 0
     while at < len(words):
         starter = STARTERS.get(PurePath(words[at]).name)
-        if starter is None and not _ASSIGNMENT.match(words[at]):
+        if starter is None and not ASSIGNMENT.match(words[at]):
             return
         begins = at + 1 + (options_at(starter, words[at + 1 :]) if starter else 0)
         options, at = _options(words, begins, starter) if starter else ([], begins)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
-from oppa.problem.launch_line.starters import MODULES, PYTHON, STARTERS
+from oppa.problem.launch_line.starters import ASSIGNMENT, MODULES, PYTHON, STARTERS
 from oppa.problem.settings_text import SUFFIXES
 from oppa.problem.templates import without_escapes
 from oppa.problem.writes_file import DECLARED, OptionTable, ProgramTable, UserKind, writes
@@ -15,7 +15,6 @@ from oppa.regular_file import exists, is_folder
 
 _OPTION = re.compile(r"-{1,2}[A-Za-z]")
 _KEY = re.compile(r"[+~]{0,2}[A-Za-z_][\w.@/-]*=")
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _GLUED = re.compile(r"(?P<name>-[A-Za-z])(?P<value>[/~.].*)")
 """Matches an option of one letter with a path as its value: `-o/x/out`."""
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
@@ -81,16 +80,16 @@ def program_at(words: Sequence[str]) -> int:
 
     It is -1 if the words are those of a program alone, as no launch line begins with an option.
     """
-    if words and (_OPTION.match(words[0]) or (_KEY.match(words[0]) and not _ASSIGNMENT.match(words[0]))):
+    if words and (_OPTION.match(words[0]) or (_KEY.match(words[0]) and not ASSIGNMENT.match(words[0]))):
         return -1
     for index, word in enumerate(words):
         before = words[index - 1] if index else ""
         is_module = before in ("-m", "--module") and _MODULE.fullmatch(word) and word not in MODULES
         if is_module and any(_starts_modules(PurePath(each).name) for each in words[:index]):
             return index
-        if word.endswith((".py", ".sh")) and not _OPTION.match(word) and not _ASSIGNMENT.match(word):
+        if word.endswith((".py", ".sh")) and not _OPTION.match(word) and not ASSIGNMENT.match(word):
             return index
-    front = (_ASSIGNMENT.match(word) or PurePath(word).name == "env" or _is_of_env(words, index) for index, word in enumerate(words))
+    front = (ASSIGNMENT.match(word) or PurePath(word).name == "env" or _is_of_env(words, index) for index, word in enumerate(words))
     return next((index for index, is_front in enumerate(front) if not is_front), 0)
 
 
@@ -110,7 +109,7 @@ def _is_of_env(words: Sequence[str], index: int) -> bool:
     begins = next((at for at in reversed(range(index)) if PurePath(words[at]).name == "env"), index)
     own = words[begins + 1 : index + 1]
     is_value = [False, *(word in (*_CHANGES_FOLDER, "-u", "--unset") for word in own)]
-    return bool(own) and all(value or word.startswith("-") or _ASSIGNMENT.match(word) for value, word in zip(is_value, own, strict=False))
+    return bool(own) and all(value or word.startswith("-") or ASSIGNMENT.match(word) for value, word in zip(is_value, own, strict=False))
 
 
 def stated_options(words: Sequence[str], declared: ProgramTable, paths: Mapping[str, UserKind]) -> Iterator[StatedOption]:
@@ -134,7 +133,7 @@ def stated_assignments(words: Sequence[str], paths: Mapping[str, UserKind]) -> I
     environment = writes().environment
     for found in stated_options(words, writes().starter, paths):
         name, equals, value = found.words[0].partition("=")
-        if equals and _ASSIGNMENT.match(found.words[0]):
+        if equals and ASSIGNMENT.match(found.words[0]):
             is_read = any(fnmatch.fnmatchcase(name, pattern) for pattern in environment.read)
             text, variable = environment.set.get(name), f"${name}"
             option = OptionTable(kind="disable", words=f"'{name}={text}'") if text is not None else None

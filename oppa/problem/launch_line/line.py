@@ -17,6 +17,7 @@ from oppa.problem.launch_line.script import MOST_SCRIPTS, read_script
 from oppa.problem.launch_line.script_launch import ScriptLaunch
 from oppa.problem.launch_line.shell_syntax import GIVE_LINE
 from oppa.problem.launch_line.starters import (
+    ASSIGNMENT,
     FOREIGN,
     MODULES,
     PYTHON,
@@ -30,7 +31,6 @@ from oppa.problem.launch_line.starters import (
 )
 from oppa.problem.launch_line.words import Word, texts, typed, word
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=")
 MOST_WORDS = 10_000
 
 
@@ -162,7 +162,7 @@ class _Peeling:
         while self._words:
             first = self._words[0]
             name = PurePath(first.text).name
-            if match := _ASSIGNMENT.match(first.text):
+            if match := ASSIGNMENT.match(first.text):
                 self._set[match[1]] = self._words.pop(0).after(match.end())
             elif name in FOREIGN:
                 hint = "start its program on this machine, or give oppa hosts of its own: `--set launcher.name=slurm`"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from oppa.problem.bounded_text import whole_number
+from oppa.problem.launch_line.shell_expansions import WILDCARD
 from oppa.problem.launch_line.words import Word, WordPiece
 from oppa.regular_file import exists, is_file, is_folder
 
@@ -61,9 +62,9 @@ def _holds(test: Sequence[str], folder: Path) -> bool | None:
         case ["-e", path]:
             return exists(folder / path) or None
         case [left, ("=" | "=="), right]:
-            return left == right if not re.search(r"[*?\[]", right) else None
+            return None if WILDCARD.search(right) else left == right
         case [left, "!=", right]:
-            return left != right if not re.search(r"[*?\[]", right) else None
+            return None if WILDCARD.search(right) else left != right
         case [left, ("-eq" | "-ne" | "-lt" | "-le" | "-gt" | "-ge") as how, right]:
             first, second = whole_number(left), whole_number(right)
             if first is None or second is None:
@@ -76,13 +77,11 @@ def _holds(test: Sequence[str], folder: Path) -> bool | None:
 def matches_pattern(text: str, patterns: Iterable[str]) -> bool | None:
     """Return whether a text matches a pattern of a `case`; None if a pattern is more than text, `*`, or a prefix with `*`."""
     for pattern in patterns:
-        if (
-            pattern == "*"
-            or pattern == text
-            or (pattern.endswith("*") and text.startswith(pattern[:-1]) and not re.search(r"[*?\[]", pattern[:-1]))
-        ):
+        prefix = pattern.removesuffix("*")
+        is_plain = not WILDCARD.search(prefix)
+        if pattern == text or (prefix != pattern and is_plain and text.startswith(prefix)):
             return True
-        if re.search(r"[*?\[]", pattern.removesuffix("*")):
+        if not is_plain:
             return None
     return False
 

@@ -17,7 +17,7 @@ _BRACES = re.compile(r"\{(?![A-Za-z_]\w*[=}])([^{}\s]*)\}")
 """Braces that are none of oppa's placeholders, such as `{micro_batch}` and `{workers=1:1,2}`."""
 _RANGE = re.compile(r"(-?[0-9]+)\.\.(-?[0-9]+)")
 _LETTERS = re.compile(r"([a-z])\.\.([a-z])")
-_PATTERN = re.compile(r"[*?\[]")
+WILDCARD = re.compile(r"[*?\[]")
 
 
 def with_home(parts: Parts) -> Parts:
@@ -80,11 +80,11 @@ def with_files(parts: Parts, words: Sequence[Word], folder: Path) -> list[Word]:
         words: The words that it expands to.
         folder: The folder of the shell.
     """
-    if not any(isinstance(part, Expansion) or _PATTERN.search(part.text) for part in parts if not part.quoted):
+    if not any(isinstance(part, Expansion) or WILDCARD.search(part.text) for part in parts if not part.quoted):
         return list(words)
     found: list[Word] = []
     for word in words:
-        is_pattern = _PATTERN.search(word.text) and not word.missing
+        is_pattern = WILDCARD.search(word.text) and not word.missing
         names = sorted(glob.glob(word.text, root_dir=folder)) if is_pattern else []  # noqa: PTH207 - it may be absolute
         found += [Word(pieces=(WordPiece(text=name, origin=word.origin),)) for name in names] or [word]
     return found

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Literal
 
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=")
+"""A word that sets a variable of the program after it."""
 Kind = Literal["wrapper", "step", "launcher"]
 """A wrapper starts one process; a step of a cluster starts several, on its hosts; a launcher starts the ranks of one host."""
 
