@@ -131,25 +131,23 @@ def harmless(
     paths: Mapping[str, UserKind] | None = None,
     elsewhere: Collection[str] = (),
     defaults: Sequence[OptionDefault] = (),
-    is_whole: bool = True,
     experts: bool = False,
 ) -> HarmlessArguments:
     """Return a launch line as its trials have it.
 
     Args:
         framework: A table of writes.toml, such as `megatron`; `plain` for a program of no known framework.
-        words: The whole line, with what starts the program; or only the words after the program.
+        words: The whole line, with what starts the program; or only the words after the program, if an option is the first.
         paths: Kinds that the user declares for options, keys, variables and words.
         elsewhere: Options that trials get in another way, so that they are not stated here.
         defaults: Options that the program declares with a text as their default.
-        is_whole: True if the words are the whole line.
         experts: True if the model is a mixture of experts, whose routing trials balance.
 
     Raises:
         InputError: the framework is unknown.
     """
-    declared, given, start = writes().program(framework), paths or {}, program_at(words) if is_whole else -1
-    folder = folder_of(words) if is_whole else Path()
+    declared, given, start = writes().program(framework), paths or {}, program_at(words)
+    folder = folder_of(words)
     front = [*stated_assignments(words[: max(start, 0)], given)]
     own = [*stated_options(words[start + 1 :], declared, given)]
     stated = {each.key for each in own}

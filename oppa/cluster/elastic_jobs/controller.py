@@ -198,7 +198,11 @@ class ClusterController:
         """Return True while a launch, perhaps by another controller, has not begun, ended or timed out."""
         if (child := self._children.get(job.name)) is not None:
             return child.poll() is None
-        return job.begun() is None and 0 <= time.time() - job.desired().launched_at < self._launch_s
+        return job.begun() is None and self._was_launched(job)
+
+    def _was_launched(self, job: ElasticJob) -> bool:
+        """Return True while a supervisor that was launched may still report its start."""
+        return 0 <= time.time() - job.desired().launched_at < self._launch_s
 
     def _start(self, job: ElasticJob, view: QueueSnapshot) -> None:
         try:
@@ -352,7 +356,7 @@ class ClusterController:
         """Return True while a job is being launched, starts, or changes its size, and does not wait for something other than nodes."""
         if status.hosts:
             return not status.settled and not is_barred(status, view)
-        return not status.ending and 0 <= time.time() - status.job.desired().launched_at < self._launch_s
+        return not status.ending and self._was_launched(status.job)
 
     def _is_available(self, change: ScaleDecision, found: Sequence[Status]) -> bool:
         """Return True unless the scheduler predicts that it would not grant the hosts of a scale-up now."""
