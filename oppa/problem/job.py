@@ -25,7 +25,7 @@ from oppa.problem.launch_line.starters import launcher_options_at
 from oppa.problem.model import MODEL_HINT
 from oppa.problem.problem import Problem, facts_of
 from oppa.problem.settings import parse_settings, validate_with
-from oppa.problem.space import FRAMEWORKS, Facts, SearchSpace
+from oppa.problem.space import FRAMEWORKS, Facts, Parameter, SearchSpace
 from oppa.problem.space_file import COMMAND, ONE_VALUE_HINT, ParameterTable, narrow, read_space
 from oppa.problem.stated_words import program_at
 from oppa.problem.training import OfSomeRunners, Training
@@ -59,8 +59,7 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
     _require_stated(job, command)
     _require_supported(training, runner)
     facts = facts_of(model, global_batch, cluster, training)
-    own = {*job.space.parameters, *line.choices}
-    space = _space(job.space, line, facts, runner=runner, folder=path.parent, command=command, own=own)
+    space = _space(job.space, line, facts, runner=runner, folder=path.parent, command=command)
     for known in space.parameters:
         if known.is_extra:
             check_choices(known, command)
@@ -70,7 +69,7 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
     if command:
         require_all_hosts(command.argv, cluster.hosts)
         _check_launcher(command, space)
-        if job.space.name and not command.named_beside(own):
+        if job.space.name and not command.named_beside({*job.space.parameters, *line.choices}):
             _check_words(space)
         _check_completed(command, space, has_batch=job.batch is not None)
     if is_empty(space):
@@ -166,22 +165,12 @@ def _command(job: JobFile, argv: Sequence[str], folder: Path) -> LaunchCommand |
 
 
 def _space(
-    table: SearchSpaceTable,
-    line: InlineChoices,
-    facts: Facts,
-    *,
-    runner: Path,
-    folder: Path,
-    command: LaunchCommand | None,
-    own: Collection[str],
+    table: SearchSpaceTable, line: InlineChoices, facts: Facts, *, runner: Path, folder: Path, command: LaunchCommand | None
 ) -> SearchSpace:
     """Return the search space that the job names, else the runner's, with the job's own parameters.
 
     It is narrowed to the job's choices, and to the parameters that the runner honours or the command uses. Its words complete a launch line
     that names no parameter with words.
-
-    Args:
-        own: Parameters for which the job gives choices.
     """
     declared = _runner(runner)
     name = table.name or (declared.search_space if "layers" in facts else PROGRAM)
@@ -197,16 +186,12 @@ def _space(
     added = {name: _added(name, stated, line) for name, stated in given.items() if name in declares and stated != []}
     space = read_space(text, name=file.stem, facts=facts, added=added)
     space = _with_framework(space, table.framework, folder=folder if table.framework else file.parent)
-    if command is None or any(space[name].words for name in command.named_beside(own) & {*space.names}):
+    if command is None or any(space[name].words for name in command.named_beside(given) & {*space.names}):
         space = space.without_words()
     keyed, space = {known.name for known in space.parameters if known.keys}, _with_settable_keys(space, given, command)
     for name, table_of in added.items():
         given[name] = table_of.values or list(space[name].values)
-        if not (name in named or space[name].env or (command and (space[name].words or space[name].keys))):
-            hint = f"name it in the launch line, as `{{{name}}}`, or give it `words`, `keys` or `env`" if command else "give it an `env`"
-            raise JobError(f"nothing uses the parameter `{name}`", hint=hint)
-        if space[name].is_extra and len(space[name].values) == 1:
-            raise JobError(f"`{name} = {listing(space[name].values)}` leaves nothing to choose", hint=ONE_VALUE_HINT)
+        _require_used(space[name], command, is_named=name in named)
     honoured = set(space.names if declared.parameters is None else declared.parameters)
     if command is not None:
         command.check_names(space.names, model="layers" in facts)
@@ -214,6 +199,16 @@ def _space(
         honoured = named | {known.name for known in space.parameters if known.words or known.keys}
         _require_file({name for name in keyed - honoured if isinstance(values := given.get(name), list) and len(values) > 1}, command)
     return narrow(space, given, honoured=honoured, runner=runner.name, named=named if command else ())
+
+
+def _require_used(added: Parameter, command: LaunchCommand | None, *, is_named: bool) -> None:
+    """Raise JobError if nothing uses a parameter that the job adds, or if it has a single value."""
+    name = added.name
+    if not (is_named or added.env or (command and (added.words or added.keys))):
+        hint = f"name it in the launch line, as `{{{name}}}`, or give it `words`, `keys` or `env`" if command else "give it an `env`"
+        raise JobError(f"nothing uses the parameter `{name}`", hint=hint)
+    if added.is_extra and len(added.values) == 1:
+        raise JobError(f"`{name} = {listing(added.values)}` leaves nothing to choose", hint=ONE_VALUE_HINT)
 
 
 def _require_unset(space: SearchSpace, command: LaunchCommand) -> None:

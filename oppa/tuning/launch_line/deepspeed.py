@@ -20,6 +20,7 @@ from oppa.tuning.launch_line.templates_of import templates, with_copy
 
 _PRINTS = re.compile(r"\bprint\([^\n]*(?:step|iter|loss|batch)|\blog\w*\.\w+\(|\btqdm|\btrange|set_log_level|oppa_client", re.IGNORECASE)
 """Calls in a program's source that may print its steps, or let DeepSpeed print them."""
+_NO_FILE = "the program builds its configuration from options of its own: name `{micro_batch}` and others in the line"
 _SILENT = (
     "the program may print no steps, as DeepSpeed 0.19 prints its own only at log level `info`: print each step, or call "
     '`deepspeed.utils.logging.set_log_level_from_string("info")`'
@@ -36,18 +37,9 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     option = options.get("deepspeed_config")
     words = templates(sources.line.arguments)
     if option is None or not option.values:
-        hint = next(
-            batch_hints(sources),
-            "the program builds its configuration from options of its own: name `{micro_batch}` and others in the line",
-        )
-        return Meaning(
-            framework="deepspeed",
-            evidence=evidence,
-            devices=sources.devices,
-            words=tuple(words),
-            hints=(hint,),
-            missing=sources.missing,
-        )
+        hints = (next(batch_hints(sources), _NO_FILE),)
+        devices, missing = sources.devices, sources.missing
+        return Meaning(framework="deepspeed", evidence=evidence, devices=devices, words=tuple(words), hints=hints, missing=missing)
     has_pipeline = _own_pipeline(options)
     file = DeepSpeedFile.of(sources, option, has_pipeline=has_pipeline)
     degrees = {} if "pipeline" in file.values or has_pipeline else file.degrees(sources.devices.count)
@@ -55,8 +47,8 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
     global_batch, micro = file.batch(None if ranks is None else int(ranks))
     settings: dict[str, Value] = {**file.settings, **({"micro_batch": micro} if micro else {}), **degrees}
     loads = _takes_batch_from_file(sources, options)
-    hints = [] if loads else [next(batch_hints(sources), "the program's own batch argument is unknown: name it `{micro_batch}`")]
-    hints += [_SILENT] if "deepspeed" in sources.script and not _PRINTS.search(sources.script) else []
+    unknown = [] if loads else [next(batch_hints(sources), "the program's own batch argument is unknown: name it `{micro_batch}`")]
+    silent = [_SILENT] if "deepspeed" in sources.script and not _PRINTS.search(sources.script) else []
     edited = file.edited(batch="all" if loads and micro and global_batch else "none", more={"steps_per_print": 1})
     return Meaning(
         framework="deepspeed",
@@ -70,7 +62,7 @@ def understand(sources: LineSources, *, evidence: str) -> Meaning:
         words=tuple(with_copy(words, file.text, "ds")),
         files=(edited,),
         choices=file.choices,
-        hints=tuple(hints),
+        hints=(*unknown, *silent),
         missing=sources.missing,
     )
 

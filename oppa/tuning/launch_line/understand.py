@@ -118,23 +118,27 @@ def _devices(sources: LineSources, framework: str, settings: Mapping[str, Any]) 
     if per_host is not None:
         return dataclasses.replace(devices, per_host=per_host, origin="--set")
     if devices.per_host is None and launcher is None and not sources.line.stage("step"):
-        name = sources.line.program_name
-        if is_profiler(sources.line.program.text):
-            raise InputError(
-                f"`{name}` profiles the program, and would slow down each trial", hint="give the line without it and its options"
-            )
-        words = [sources.line.program.text, *texts(sources.line.arguments)]
-        same = line_of_command(words, count=_stated_ranks(sources), variables=_stated_variables(sources))
-        such = f", such as `{written_out(sources, same)}`" if same else ""
-        of = "" if same.startswith("python") else " of torchrun or accelerate"
-        hint = f"give the launch line{of} that `{name}` starts{such}, or state them: `--set cluster.devices_per_host=8`"
-        keyed_program = keyed_programs().get(framework)
-        if keyed_program is not None and keyed_program.devices:
-            hint = f"state `{' '.join(keyed_program.words(keyed_program.devices, 8))}` in the line; or {hint}"
-        if not sources.line.is_python and shutil.which(sources.line.program.text, path=sources.environment.get("PATH")) is None:
-            hint = hint if same else f"`{name}` is no program here, check its spelling; or {hint}"
-        raise InputError(f"`{name}` may start ranks of its own, so the number of devices is not known", hint=hint)
+        raise _unknown_devices(sources, framework)
     return devices
+
+
+def _unknown_devices(sources: LineSources, framework: str) -> InputError:
+    """Return the error for a program that may start ranks of its own, with the line that starts the same ranks."""
+    line = sources.line
+    name = line.program_name
+    if is_profiler(line.program.text):
+        return InputError(f"`{name}` profiles the program, and would slow down each trial", hint="give the line without it and its options")
+    words = [line.program.text, *texts(line.arguments)]
+    same = line_of_command(words, count=_stated_ranks(sources), variables=_stated_variables(sources))
+    such = f", such as `{written_out(sources, same)}`" if same else ""
+    of = "" if same.startswith("python") else " of torchrun or accelerate"
+    hint = f"give the launch line{of} that `{name}` starts{such}, or state them: `--set cluster.devices_per_host=8`"
+    keyed_program = keyed_programs().get(framework)
+    if keyed_program is not None and keyed_program.devices:
+        hint = f"state `{' '.join(keyed_program.words(keyed_program.devices, 8))}` in the line; or {hint}"
+    if not (same or line.is_python or shutil.which(line.program.text, path=sources.environment.get("PATH"))):
+        hint = f"`{name}` is no program here, check its spelling; or {hint}"
+    return InputError(f"`{name}` may start ranks of its own, so the number of devices is not known", hint=hint)
 
 
 def _stated_ranks(sources: LineSources) -> str:
