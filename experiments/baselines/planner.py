@@ -6,10 +6,11 @@ AMP's sum has the slowest stage for every micro-batch but the first, all stages 
 gradients. With equal stages, fill and drain take (pp - 1) * stage. An interleaved pipeline divides this by its model chunks (Narayanan et
 al. 2021). Communication costs alpha + beta * bytes on the slowest link that a group spans.
 
-It differs from AMP in three respects. Stages are equal, while AMP cuts them by dynamic programming. Computation follows from the
+It differs from AMP in four respects. Stages are equal, while AMP cuts them by dynamic programming. Computation follows from the
 device's peak, while AMP times layers. Tensor, data, then pipeline parallel ranks are neighbours, while AMP also searches placements.
-Overlap, the optimizer, launch latencies and the efficiency of small kernels are left out. So is context parallelism, which AMP does not
-have. A planner learns nothing: it runs its first choice.
+Context-parallel ranks share a sequence, and their exchange of keys and values is hidden behind attention (Liu et al. 2023, section 3).
+Overlap, the optimizer, launch latencies and the efficiency of small kernels are left out. A planner learns nothing: it runs its first
+choice.
 
 Notation (n candidates): all arrays (n,)
 """
@@ -23,7 +24,7 @@ from oppa.cost.hardware import Hardware, hardware_of
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.tuning.designer import Observation, first_free
-from oppa.tuning.designers.analytic_memory import Column, element_bytes, memory_bytes
+from oppa.tuning.designers.analytic_memory import Column, context_ranks, element_bytes, memory_bytes
 
 UTILISATION = 0.5
 """Share of the peak that well-tuned training of large models reaches in matrix products (Narayanan et al. 2021, table 1: 44 to 52%)."""
@@ -56,15 +57,15 @@ class Planner:
 def step_time_s(problem: Problem, candidates: Candidates) -> Column:
     """Return the seconds per optimizer step of every candidate."""
     hardware, model = hardware_of(problem.cluster), problem.model
-    dp, tp, pp = (candidates.column(name) for name in ("dp", "tp", "pp"))
+    tp, pp = candidates.column("tp"), candidates.column("pp")
+    replicas = candidates.column("dp") * context_ranks(candidates)
     count, stage = candidates.column("num_microbatches"), _stage_s(problem, candidates, hardware)
-    activations = candidates.column("micro_batch") * model.seq_len * model.hidden * element_bytes(problem)
-    latency, bandwidth = _link(hardware, dp * tp * 2)
-    transfers = 2 * (pp - 1) * (latency + activations / bandwidth)
+    latency, bandwidth = _link(hardware, replicas * tp * 2)
+    transfers = 2 * (pp - 1) * (latency + _activation_bytes(problem, candidates) / bandwidth)
     gradients = (
         model.parameter_count / (tp * pp) * element_bytes(problem) * np.where(candidates.column("zero_stage") >= 3, ZERO_3_TRAFFIC, 1)
     )
-    exchange = _all_reduce_s(hardware, dp, gradients, spanned=dp * tp)
+    exchange = _all_reduce_s(hardware, replicas, gradients, spanned=replicas * tp)
     return np.asarray(count * stage + (pp - 1) / candidates.column("model_chunks") * stage + transfers + exchange)
 
 
@@ -73,10 +74,15 @@ def _stage_s(problem: Problem, candidates: Candidates, hardware: Hardware) -> Co
     model, micro_batch = problem.model, candidates.column("micro_batch")
     tp, pp = candidates.column("tp"), candidates.column("pp")
     passes = np.where(candidates.column("recompute") == "full", 4, 3)
-    operations = passes * model.forward_flops_per_sequence * micro_batch / (tp * pp)
-    activations = micro_batch * model.seq_len * model.hidden * element_bytes(problem)
-    reduces = ALL_REDUCES * model.layers / pp * _all_reduce_s(hardware, tp, activations, spanned=tp)
+    operations = passes * model.forward_flops_per_sequence * micro_batch / (tp * pp * context_ranks(candidates))
+    reduces = ALL_REDUCES * model.layers / pp * _all_reduce_s(hardware, tp, _activation_bytes(problem, candidates), spanned=tp)
     return np.asarray(operations / (UTILISATION * hardware.matmul_peak(problem.training.precision)) + reduces)
+
+
+def _activation_bytes(problem: Problem, candidates: Candidates) -> Column:
+    """Return the bytes of a micro-batch between two layers, on each context-parallel rank."""
+    tokens = candidates.column("micro_batch") * problem.model.seq_len / context_ranks(candidates)
+    return np.asarray(tokens * problem.model.hidden * element_bytes(problem))
 
 
 def _all_reduce_s(hardware: Hardware, members: NDArray[np.int64], size: Column, *, spanned: NDArray[np.int64]) -> Column:

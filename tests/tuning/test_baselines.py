@@ -16,6 +16,7 @@ from oppa.errors import EnvironmentLackingError
 from oppa.tuning.designers import known_designers, make_designer
 from oppa.tuning.designers.analytic_memory import memory_bytes
 from oppa.tuning.surrogate.distributions import Normal
+from tests.jobs import problem_of
 from tests.tuning.conftest import failed, measured, run_designer
 
 LEARNING = ("oppa-no-prior", "tpe", "optuna-gp", "xgboost", "smac", "forest-physics", "xgboost-physics", "smac-physics")
@@ -88,6 +89,19 @@ def test_more_of_any_parallelism_or_sharding_needs_no_more_memory(problem, candi
     for index in range(len(candidates)):
         alike = (tp == tp[index]) & (pp == pp[index]) & (dp == dp[index])
         assert (memory[alike & (stage >= stage[index]) & (micro_batch <= micro_batch[index])] <= memory[index]).all()
+
+
+def test_ranks_that_share_sequences_keep_less_than_ranks_with_sequences_of_their_own(tmp_path) -> None:
+    job = """model.preset = "tiny-1m"
+batch.global_batch = 8
+cluster = {devices_per_host = 4, device = "H100"}
+space = {name = "torch-long-context", parameters = {zero_stage = [0], micro_batch = [2], tp = [1], pp = [1]}}"""
+    problem = problem_of(job, tmp_path)
+    candidates = problem.candidates()
+    (cp,) = columns(candidates, "cp")
+    memory, time = memory_bytes(problem, candidates), step_time_s(problem, candidates)
+    assert memory[cp == 4].max() < memory[cp == 1].max() and memory[cp == 4].min() < memory[cp == 1].min()
+    assert time[cp == 4].min() == pytest.approx(time[cp == 1].min(), rel=0.1)
 
 
 def test_a_model_on_one_device_holds_all_its_states(make_problem) -> None:

@@ -4,10 +4,10 @@
             + activations of the micro-batches in flight
             + logits, if there is one stage
 
-States are sharded as in ZeRO (Rajbhandari et al. 2020, section 3.1), and gradients are accumulated in fp32. That makes 18 bytes per
-parameter in mixed precision. Activations are those of Korthikanti et al. (2022, equation 4), without stored attention scores. Framework
-buffers, the allocator's fragments and the device's context are left out. So the estimate errs on the small side: little that fits is
-put off.
+States are sharded as in ZeRO (Rajbhandari et al. 2020, section 3.1), over context-parallel ranks as well, and gradients are accumulated
+in fp32. That makes 18 bytes per parameter in mixed precision. Activations are those of Korthikanti et al. (2022, equation 4), without
+stored attention scores. Framework buffers, the allocator's fragments and the device's context are left out. So the estimate errs on the
+small side: little that fits is put off.
 
 Notation (n candidates): all arrays (n,)
 """
@@ -22,6 +22,8 @@ Column = NDArray[np.float64]
 
 LAYER_BYTES = {"none": 34, "selective": 34, "full": 2}
 """Bytes that a layer keeps per token and hidden unit in 16-bit formats, by recomputation (Korthikanti et al. 2022, table 2)."""
+CONTEXT = ("cp", "sp")
+"""Names of the degree of context parallelism in search spaces."""
 FP32_LOGITS = 2
 """Number of fp32 copies of the logits: the loss takes them in fp32, and has a gradient for them."""
 
@@ -35,14 +37,22 @@ def memory_bytes(problem: Problem, candidates: Candidates) -> Column:
     """Return the estimate for every candidate."""
     model = problem.model
     dp, tp, pp, stage = (candidates.column(name) for name in ("dp", "tp", "pp", "zero_stage"))
+    cp = context_ranks(candidates)
     ends = model.embedding_parameter_count + np.where(pp == 1, model.head_parameter_count, 0)
     held = (model.layers / pp * model.layer_parameter_count + ends) / tp
     element = element_bytes(problem)
     optimizer = 8 if element == 4 else 12
-    states = element / np.where(stage >= 3, dp, 1) + 4 / np.where(stage >= 2, dp, 1) + optimizer / np.where(stage >= 1, dp, 1)
-    tokens = candidates.column("micro_batch") * model.seq_len
+    shards = dp * cp
+    states = element / np.where(stage >= 3, shards, 1) + 4 / np.where(stage >= 2, shards, 1) + optimizer / np.where(stage >= 1, shards, 1)
+    tokens = candidates.column("micro_batch") * model.seq_len / cp
     logits = np.where(pp == 1, tokens * model.vocab * (element + 4 * FP32_LOGITS) / tp, 0)
     return np.asarray(held * states + tokens * _activations(problem, candidates) * in_flight(candidates) + logits, dtype=np.float64)
+
+
+def context_ranks(candidates: Candidates) -> NDArray[np.int64]:
+    """Return the number of ranks that share a sequence, shape (n,): 1 in a space that has no such parameter."""
+    name = next((name for name in CONTEXT if name in candidates.space.names), None)
+    return candidates.column(name) if name else np.ones(len(candidates), dtype=np.int64)
 
 
 def in_flight(candidates: Candidates) -> NDArray[np.int64]:
