@@ -177,8 +177,8 @@ class Oppa:
 
         The widest deviations rule out most of those that are too large, so that few need the exact ones.
         """
-        wide = self.log_slack.of_candidates(rows, bounded=True, widest=True)
-        rows = rows[wide.mean < TOO_LARGE * wide.stddev]
+        wide = self.log_slack.of_candidates(slice(None), bounded=True, widest=True)
+        rows = rows[(wide.mean < TOO_LARGE * wide.stddev)[rows]]
         slack = self.log_slack.of_candidates(rows, bounded=True)
         may_fit = slack.mean < TOO_LARGE * slack.stddev
         return rows[may_fit], Normal(slack.mean[may_fit], slack.stddev[may_fit])

@@ -173,8 +173,8 @@ class GaussianProcess:
             if not any(torch.equal(nearest, anchor) for anchor in anchors):  # the mode may alternate between two of them
                 self._anchor = nearest
                 anchors.append(nearest)
-            value, slopes = self.cost.linearised(self._anchor, data.rows)
-            inputs = self._inputs(data.rows, *self._with_error(slopes, value - slopes @ self._anchor, data.side != 0))
+                value, slopes = self.cost.linearised(self._anchor, data.rows)
+                inputs = self._inputs(data.rows, *self._with_error(slopes, value - slopes @ self._anchor, data.side != 0))
             target, noise, log_odd = self._stand_ins(inputs, data)
             model = self._model(inputs, target, noise)
             log_density = fit(model)
