@@ -82,6 +82,7 @@ def renames(tree: ast.Module) -> bool:
     return any(isinstance(call.func, ast.Attribute) and call.func.attr in ("replace", "rename") for call in calls)
 
 
+@pytest.mark.slow
 def test_no_other_module_writes_drafts_of_its_own() -> None:
     root = catalog.root()
     files = [file for folder in ("oppa", "experiments") for file in sorted((root / folder).rglob("*.py"))]

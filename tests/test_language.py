@@ -124,6 +124,7 @@ def bound(tree: ast.AST) -> Iterator[str]:
             yield node.id if isinstance(node, ast.Name) else node.attr
 
 
+@pytest.mark.slow
 def test_no_name_of_the_past_returns(modules: Trees) -> None:
     found = set()
     for file, tree in modules.items():

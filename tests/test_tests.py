@@ -3,11 +3,14 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 from tests.sampling import sampled
 
 FOLDER = Path(__file__).parent
 
 
+@pytest.mark.slow
 def test_no_test_module_imports_another_one() -> None:
     """A module of its own has what several of them need, so that each file of tests can move, and runs alone."""
     imports = {

@@ -4,9 +4,11 @@ A step is the work between two trials: the designer receives one more observatio
 the same observations, one by one and in turn. The first step is not timed.
 """
 
+import contextlib
 import math
+import os
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +30,7 @@ from oppa.tuning.surrogate.gaussian_process import GaussianProcess
 
 OURS = "oppa"
 DESIGNERS = {OURS: "oppa", "vanilla-bo": "BoTorch (`vanilla-bo`)", "tpe": "Optuna's TPE", "optuna-gp": "Optuna's GP"}
-OBSERVATIONS = (10, 50, 100)
+OBSERVATIONS = (10, 50, 100, 300)
 USUAL_BUCKETS = {"dp_bucket_mb": 25, "zero_bucket_mb": 24}
 USUAL_OVERLAPS = {"overlap_p2p": True, "overlap_zero_comm": True, "overlap_zero_allgather": False}
 SIZES: Mapping[int, Mapping[str, object]] = {
@@ -48,9 +50,21 @@ def overhead(repeats: int, tasks: Sequence[str]) -> list[Section]:
 
     Each task is a number of candidates; the last two use the largest only.
     """
-    torch.set_num_threads(1)
     sizes = [int(task) for task in tasks]
-    return [step_section(repeats, sizes=sizes), *_largest(repeats, max(sizes))]
+    with _one_core():
+        return [step_section(repeats, sizes=sizes), *_largest(repeats, max(sizes))]
+
+
+@contextlib.contextmanager
+def _one_core() -> Iterator[None]:
+    """Run on one core inside the context: `oppa` would take all of them for many candidates, and the others one."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def step_section(

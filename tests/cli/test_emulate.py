@@ -172,6 +172,7 @@ def test_oppa_itself_is_started_once_outside_and_gets_the_hosts(netlab, tmp_path
     wait_until(lambda: not any(Path(host["namespace"]).exists() for host in hosts))
 
 
+@pytest.mark.slow
 @needs_hosts
 def test_oppa_may_be_a_module_of_python_and_ranks_get_no_hosts(netlab):
     assert netlab("--", sys.executable, "-m", "oppa", "--version").stdout.startswith("oppa ")

@@ -20,6 +20,7 @@ def test_without_a_study_the_prior_speaks(oppa) -> None:
     assert "likely" in said and "tried" not in said and "measured" not in said
 
 
+@pytest.mark.slow
 def test_what_was_tried_is_compared_with_the_best_repeats_with_repeats(oppa, measured) -> None:
     said = oppa("explain", measured, "dp2_tp1_pp1_z0_mbs2").stdout
     assert "it has 0.70 times the throughput of the best" in said
@@ -47,6 +48,7 @@ def test_what_was_never_tried_is_predicted_from_what_was(oppa, measured) -> None
     assert "faster than the best: " in said and "usable; fits: " in said
 
 
+@pytest.mark.slow
 def test_the_best_is_named_as_such(oppa, measured) -> None:
     assert "it is the best measured configuration" in oppa("explain", measured, "dp=2,micro_batch=4,zero_stage=0").stdout
 
@@ -75,6 +77,7 @@ def test_memory_and_time_are_divided_and_the_framework_is_named(oppa) -> None:
     assert "matrix products of the layers" in time and "tensor-parallel operations" in time and "all " in time
 
 
+@pytest.mark.slow
 def test_a_measurement_names_the_coefficient_to_change(oppa, measured) -> None:
     said = oppa("explain", measured, "dp2_tp1_pp1_z0_mbs2").stdout
     memory, time = said[said.index("memory of the ") :].split("step time")
@@ -82,6 +85,7 @@ def test_a_measurement_names_the_coefficient_to_change(oppa, measured) -> None:
     assert "times the measurement." in said
 
 
+@pytest.mark.slow
 def test_json_has_all_of_it(oppa, measured) -> None:
     found = json.loads(oppa("explain", measured, "dp2_tp1_pp1_z0_mbs2", "--json").stdout)
     assert found["valid"] and found["tried"]["id"] == 2 and found["framework"]["name"] == "torch"

@@ -49,6 +49,7 @@ def test_the_report_divides_the_cost_by_use(oppa, measured) -> None:
     assert "Cost of the search" in page and "device-hours" in page and "start-up" in page
 
 
+@pytest.mark.slow
 def test_a_plan_of_a_resumed_study_is_about_its_rest(oppa) -> None:
     tune = ("tune", JOB, "--study", "s")
     oppa(*tune, "--trials", "3")

@@ -248,6 +248,7 @@ def test_verbose_may_follow_the_command_but_not_the_launch_line() -> None:
     assert verbose_first(["tune", "--", "train", "-v"]) == ["tune", "--", "train", "-v"]
 
 
+@pytest.mark.slow
 def test_verbose_logs_to_stderr(oppa) -> None:
     tune = ("tune", JOB, "--designer", "random", "--trials", "1")
     quiet, one, two = oppa(*tune, "--study", "a"), oppa("-v", *tune, "--study", "b", "--json"), oppa("-vv", *tune, "--study", "c")

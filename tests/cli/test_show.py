@@ -34,6 +34,7 @@ print([name for name in ("torch", "pandas") if name in sys.modules], file=sys.st
     assert "speed-up  2.00x" in shown.stdout and shown.stderr.endswith("[]\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["tune", "job.toml", "--dry-run"], ["explain", "job.toml", "dp=2,micro_batch=4"]])
 def test_a_plan_and_an_explanation_load_no_data_frames(oppa, words) -> None:
     code = f"import sys\nfrom oppa.cli import app\napp({words}, standalone_mode=False)\nprint('pandas' in sys.modules, file=sys.stderr)"

@@ -48,6 +48,7 @@ def test_a_runner_in_an_environment_of_its_own_is_not_judged_by_oppa_s_torch(mon
     runners._check_installed(own)
 
 
+@pytest.mark.slow
 def test_private_names_of_torch_are_in_one_module() -> None:
     folders = (Path(oppa.__file__).parent, catalog.client() / "oppa_client")
     using = {path.relative_to(folder.parent).as_posix() for folder in folders for path in folder.rglob("*.py") if private_names(path)}

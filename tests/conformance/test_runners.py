@@ -242,6 +242,7 @@ def test_steps_are_reported_in_order_as_they_come(ended):
     assert [measurement.step for measurement in ended[2]] == list(range(STEPS))
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_trial_and_the_next_one_runs(disturbed: Disturbed) -> None:
     """The next one is that whose ranks hang behind their third step."""
     result = disturbed.killed

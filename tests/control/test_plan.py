@@ -50,6 +50,7 @@ def test_dear_changes_of_layout_are_fewer(table) -> None:
     assert changes(1e9) == 0 < changes(0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [GoodputPolicy, NormTestPolicy])
 def test_another_micro_batch_costs_another_launch(policy, table_of) -> None:
     """The larger batches are faster with a larger micro-batch. Without a launch, they have that of the first."""

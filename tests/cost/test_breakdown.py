@@ -83,6 +83,7 @@ def test_the_parts_of_a_step_s_time_add_up_to_it(framework, device, sample) -> N
     assert min(float((part / whole).min()) for part in parts.values()) >= -1e-9
 
 
+@pytest.mark.slow
 def test_what_a_layout_does_without_takes_no_time() -> None:
     alone = {"dp": 1, "tp": 1, "pp": 1, "zero": 0, "framework": "torch"}
     changes = {

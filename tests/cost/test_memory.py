@@ -40,6 +40,7 @@ def needed(*changes: dict[str, object]) -> list[float]:
     return memory(work_of(*changes), C).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["mbs", "seq_len", "vocab", "layers"])
 @law
 @given(LAYOUTS)

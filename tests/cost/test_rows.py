@@ -33,6 +33,7 @@ def same(one: pd.DataFrame, other: pd.DataFrame) -> bool:
     return one[list(COLUMNS)].reset_index(drop=True).equals(other[list(COLUMNS)].reset_index(drop=True))
 
 
+@pytest.mark.slow
 @law
 @given(st.lists(CHANGE, min_size=1, max_size=4))
 def test_together_or_one_by_one_is_the_same(changes) -> None:
@@ -40,6 +41,7 @@ def test_together_or_one_by_one_is_the_same(changes) -> None:
     assert same(predict_rows(rows), pd.concat([predict_rows(rows.iloc[[n]]) for n in range(len(rows))]))
 
 
+@pytest.mark.slow
 @law
 @given(st.lists(CHANGE, min_size=2, max_size=6), st.randoms())
 def test_the_order_of_rows_is_the_order_of_predictions(changes, random) -> None:

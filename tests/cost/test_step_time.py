@@ -63,6 +63,7 @@ def test_longer_sequences_take_longer(layout) -> None:
     assert short <= long  # the same where launching takes longest
 
 
+@pytest.mark.slow
 @law
 @given(LAYOUTS)
 def test_faster_hardware_is_never_slower(layout) -> None:

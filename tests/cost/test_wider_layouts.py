@@ -357,6 +357,7 @@ def test_a_loop_over_stacked_experts_moves_the_gradients_of_all_of_them_for_each
     assert loop > 3 * grouped and frozen_loop < 1.1 * frozen
 
 
+@pytest.mark.slow
 @law
 @given(
     st.fixed_dictionaries(

@@ -148,6 +148,7 @@ def _swaps(text: str) -> Iterator[str]:
             yield text[:start] + other + text[end:then] + one + text[last:]
 
 
+@pytest.mark.slow
 def test_two_figures_of_a_result_cannot_be_swapped() -> None:
     swapped = [
         claim._replace(text=text) for claim in _all() if claim.document.name in ("README.md", "results.md") for text in _swaps(claim.text)

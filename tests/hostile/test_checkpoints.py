@@ -190,6 +190,7 @@ def notes() -> dict[str, Any]:
     return {**counts, "configuration": SQUARE.to_dict(), "followed": followed, "noise_scale": dataclasses.asdict(NoiseScale())}
 
 
+@pytest.mark.slow
 def test_notes_of_another_kind_are_refused(copy: Path) -> None:
     def noted(values: dict[str, Any]) -> None:
         edited(copy, lambda body: body.update(notes=values))

@@ -94,6 +94,7 @@ def test_an_output_on_a_full_disk_is_no_mistake_of_oppa(oppa: Oppa) -> None:
     assert done.returncode == 3 and "the output cannot be written: No space left on device" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -112,6 +113,7 @@ def test_a_full_disk_is_a_lack_of_room(oppa: Oppa, words: tuple[str, ...]) -> No
     assert done.returncode == 3 and "error: " in done.stderr and "hint: free some space" in done.stderr, done.stderr
 
 
+@pytest.mark.slow
 def test_closed_streams_are_no_mistake_of_oppa(oppa: Oppa) -> None:
     words = shlex.join(oppa.argv("space", "job.toml"))
     for closed, code in ((">&-", 0), ("2>&-", 0), (">&- 2>&- <&-", 0)):

@@ -118,6 +118,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.slow
 def test_one_host_twice_is_not_two_hosts(tmp_path: Path) -> None:
     """The other host does not answer."""
     quiet = 'print(\'{"event": "ready", "host": 1}\', flush=True); input(); input()'

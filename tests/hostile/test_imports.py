@@ -34,6 +34,7 @@ def imported(oppa: Oppa, name: str, text: str | bytes, *, code: int = 2, job: bo
     return printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", imports.SHELL)
 def test_a_script_that_grows_is_read_within_bounds(kind: str, oppa: Oppa) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -164,6 +165,7 @@ def test_hostile_files_are_imported_or_refused() -> None:
     assert {verdict.answer for verdict in verdicts} == {"accepted", "clear"}
 
 
+@pytest.mark.slow
 def test_the_files_that_are_changed_are_right(oppa: Oppa) -> None:
     for name in imports.FORMATS:
         text = SCRIPT if name == "megatron_args.sh" else imports.exported(imports.FORMATS[name], name)

@@ -31,6 +31,7 @@ def read(pattern: str, *lines: str, better: str = "") -> list:
     ]
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(pieces, min_size=1, max_size=5).map("".join), max_size=8), st.sampled_from([*outputs.PATTERNS.values()]))
 def test_any_text_makes_steps_that_took_time_or_is_named(odd: list[str], declared: tuple[str, str]) -> None:
     pattern, line = declared

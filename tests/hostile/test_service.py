@@ -316,6 +316,7 @@ def test_more_connections_than_descriptors_are_refused_in_one_line(tmp_path: Pat
         assert log.read_text().count("connections are refused") == 1 and "Traceback" not in log.read_text()
 
 
+@pytest.mark.slow
 def test_a_flood_of_silent_connections_leaves_the_service_alive(tmp_path: Path, table) -> None:
     with few_descriptors(tmp_path, table) as (port, log), contextlib.ExitStack() as stack:
         for _ in range(JOBS):

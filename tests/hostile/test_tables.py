@@ -88,6 +88,7 @@ def test_a_flipped_bit_is_refused_or_does_not_matter(name: str, folder: Path) ->
             assert Table.read(folder) == before
 
 
+@pytest.mark.slow
 def test_no_cell_is_read_as_what_it_is_not(folder: Path) -> None:
     """The checksums are right each time."""
     (header, first, *rest) = csv.reader(io.StringIO((folder / CSV).read_text()))

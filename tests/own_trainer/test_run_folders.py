@@ -27,6 +27,7 @@ def test_a_complete_run_starts_nothing_and_goes_on_if_it_gets_more_samples(tmp_p
     assert own.samples() == list(range(160))
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_with_its_batch_alone(tmp_path) -> None:
     own = OwnRun(tmp_path)
     assert not own.train(callback=StopAfter(5)).finished
@@ -82,6 +83,7 @@ def test_a_table_of_a_launch_line_without_one_names_it(tmp_path) -> None:
         api.train(best, table=table)
 
 
+@pytest.mark.slow
 def test_only_a_failure_that_another_attempt_follows_promises_one(tmp_path, capsys) -> None:
     own = OwnRun(tmp_path, "--misbehave", "no-resume", samples=400)
     own.train(callback=StopAfter(5))

@@ -78,6 +78,7 @@ def test_rows_of_a_table_have_the_catalogue_s_limit(device) -> None:
     assert load_hardware(device).usable_bytes == usable_of(devices()[device].memory_bytes)
 
 
+@pytest.mark.slow
 def test_nobody_but_the_problem_asks_for_the_limit_before_it_is_usable() -> None:
     """One limit for designers, predictions, schedule search, scale tables, the simulator and what trials enforce: `usable_bytes`."""
     for path in set(OPPA.rglob("*.py")) - set((OPPA / "problem").glob("*.py")):

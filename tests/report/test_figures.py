@@ -102,6 +102,7 @@ def test_a_single_point_has_its_interval() -> None:
     assert (bars(mean), bars(dataclasses.replace(mean, low=[2.0], high=[5.0]))) == (0, 1)
 
 
+@pytest.mark.slow
 def test_four_panels_are_drawn_two_across() -> None:
     def size(panels: int) -> tuple[float, float]:
         found = lines({f"{n}": [rising("mean")] for n in range(panels)}, x=X, y=Y, description="panels")

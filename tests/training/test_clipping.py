@@ -85,6 +85,7 @@ def shown(family: str, _: int, values: dict[str, object]) -> set[object]:
     return {family, *apart(values)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "micro_batch", "values"),
     sampled(CASES, shown, quick=lambda _, __, values: kinds(values)),

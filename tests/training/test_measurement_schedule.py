@@ -165,6 +165,7 @@ def backward(model: nn.Module, generator: torch.Generator, micro_batches: int = 
         (model(torch.full((SIZE,), SIZE**-0.5) + noise).sum() / micro_batches).backward()
 
 
+@pytest.mark.slow
 def test_the_estimate_under_a_schedule_agrees_with_that_of_every_step() -> None:
     model, generator = nn.Linear(SIZE, 1, bias=False), torch.Generator().manual_seed(0)
     smoothing = Smoothing(warming=0.99)

@@ -50,6 +50,7 @@ def shown(family: str, values: dict[str, object]) -> set[object]:
     return {*apart(values), family}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "values"), sampled(CASES, shown, quick=lambda _, values: kinds(values)), ids=id_of)
 def test_parts_of_tokens_train_the_same_model(family: str, values: dict[str, object], pool: RankPool, alone: Alone) -> None:
     assert pool.losses(configured(**values), MODELS[family]) == pytest.approx(alone(MODELS[family]), rel=TOLERANCE)

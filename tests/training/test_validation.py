@@ -45,6 +45,7 @@ def test_without_held_out_samples_nothing_changes() -> None:
     assert torch.equal(among_all(torch.arange(5), 5, 0), torch.arange(5)) and len(held_out_among(5, 0)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [TINY, VIT], ids=["text", "images"])
 def test_training_never_sees_what_is_held_out(model: Model) -> None:
     data, whole = source(model), source(model, 0)

@@ -99,6 +99,7 @@ def test_the_time_limit_holds(act):
     assert (result.outcome, result.cause) == ("timed_out", "took longer than its limit of 700 ms")
 
 
+@pytest.mark.slow
 def test_a_trial_that_has_taken_enough_steps_at_its_limit_is_measured(act):
     result = act("steps 500 0.05", steps=500, trial_time_s=1.5)
     assert (result.outcome, result.cause) == ("completed", "") and 5 <= result.steps < 500 and result.estimate is not None

@@ -27,6 +27,7 @@ def trial(candidates, candidate, *, rate, memory_bytes, outcome="completed"):
     return trial_of(1, candidates.configuration(candidate), rate, outcome, memory_bytes=memory_bytes)
 
 
+@pytest.mark.slow
 def test_the_prior_is_divided_before_any_trial(broken_down, problem, candidates) -> None:
     designer = Oppa(problem, candidates, seed=0)
     for candidate in range(len(candidates)):

@@ -48,6 +48,7 @@ def test_the_error_for_the_old_module_names_the_new_one(session, study, limited,
     assert "write `import oppa_client` in place of `import report`" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_a_program_that_was_mended_is_tried_again_in_the_same_study(run, study, candidates) -> None:
     with pytest.raises(RepeatedFailureError):
         run("exhaustive", law=crash, limits=dataclasses.replace(LIMITS, trials=None))

@@ -279,6 +279,7 @@ def test_after_a_complete_trial_nothing_is_tried_that_hardly_can_fit(make_proble
     assert len(order) < len(candidates) - 1 and all(slack.mean[each] < TOO_LARGE * slack.stddev[each] for each in order)
 
 
+@pytest.mark.slow
 def test_a_trial_that_runs_is_expected_to_end_as_predicted(designer, problem, candidates, landscape) -> None:
     seen = [landscape.observe(index) for index in (3, 17)]
     designer.update(seen)
@@ -291,6 +292,7 @@ def test_a_trial_that_runs_is_expected_to_end_as_predicted(designer, problem, ca
     assert designer.suggest_with_pending({running}, tried) == believer.suggest(tried)
 
 
+@pytest.mark.slow
 def test_what_it_suggests_gains_most_per_second_once_something_ran_to_its_end(designer, candidates, landscape) -> None:
     assert designer.expected_gain(0) is None
     tried: list[int] = []

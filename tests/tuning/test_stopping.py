@@ -104,6 +104,7 @@ def test_a_trial_whose_start_takes_long_is_complete_once_its_throughput_is_preci
     assert statistics.median(n or math.inf for n in stopped) == (pytest.approx(steps, abs=2) if steps else math.inf)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.01, 0.03, 0.06])
 @pytest.mark.parametrize("start_s", [1.0, 10.0, 100.0])
 def test_trials_teach_per_second_about_as_much_as_those_of_the_best_fixed_length(noise, start_s) -> None:

@@ -93,6 +93,7 @@ def test_a_designer_that_starts_from_them_predicts_better(teacher, learned, prob
     assert ((ours.mean - truth).abs() < 3 * ours.stddev).all()
 
 
+@pytest.mark.slow
 def test_a_study_on_disk_teaches_what_its_trials_would(study_of, learned, problem, candidates, make_planted) -> None:
     observations = [make_planted(5).observe(index) for index in range(0, 32, 4)]
     folder = study_of(observations)
@@ -105,6 +106,7 @@ def test_a_study_on_disk_teaches_what_its_trials_would(study_of, learned, proble
         assert (belief.median, belief.spread) == pytest.approx((expected[name].median, expected[name].spread), rel=0.02)
 
 
+@pytest.mark.slow
 def test_repeats_and_interrupted_trials_teach_nothing_more(study_of, problem, candidates, make_planted) -> None:
     folder = study_of([make_planted(5).observe(index) for index in (1, 20)])
     with Study(folder) as study:
@@ -136,6 +138,7 @@ def test_a_study_that_has_measured_nothing_is_refused(seen, study_of, problem, l
     assert "completed trials" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_a_study_without_a_cost_model_is_named_where_it_is_refused(study_of, problem, make_planted, tmp_path) -> None:
     own = 'cluster = {devices_per_host = 4, device = "CPU"}\ncommand = {argv = ["t", "{w}"]}\nspace = {parameters = {w = [1, 2]}}'
     command = LaunchCommand(argv=("train",), steps=StepFormat(pattern="(?P<value>.*)", better="lower"))

@@ -132,6 +132,7 @@ def test_a_trial_that_is_only_expected_to_run_shows_nothing_of_the_limit(gpu) ->
     assert slacks(seen, memory_limits(gpu)).largest_error == pytest.approx(-math.log(0.9), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_trial_that_runs_out_of_memory_unexpectedly_shows_that_less_can_be_reported(gpu) -> None:
     ran = [used(gpu, each, 0.86) for each in range(16) if each != 5]
     assert margin(learned(gpu, *ran, lost(5)), 5) > margin(learned(gpu, *ran), 5) + 0.005

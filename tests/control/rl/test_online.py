@@ -12,6 +12,7 @@ from oppa.errors import InputError
 from tests.control.rl.conftest import explored, paid
 
 
+@pytest.mark.slow
 def test_a_step_that_pays_is_drawn_more_often(task, small, monkeypatch) -> None:
     runs = [paid(explored(task, small, 60, seed), best=3) for seed in range(10)]
     monkeypatch.setattr(online, "recorded", lambda lines, actions, reward, drawn: lines)

@@ -125,6 +125,7 @@ def test_modules_that_are_recomputed_are_shown_in_any_order(job) -> None:
 LOCAL = f"{LINE} --tensor-model-parallel-size 2 --transformer-impl local --vocab-size 1000"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", ["", " --num-attention-heads 8"])
 def test_local_norms_have_no_sequence_parallelism_in_trials_and_the_winner(more, job) -> None:
     made = job(LOCAL + more)

@@ -87,6 +87,7 @@ def test_the_first_at_full_size_is_predicted_fastest_of_those_that_fit(full, upw
     assert worth[first] == worth[every].max()
 
 
+@pytest.mark.slow
 def test_three_are_measured_and_no_more(job, upward) -> None:
     taken = set()
     for _ in range(VERIFIED):
@@ -114,6 +115,7 @@ def test_the_next_takes_the_place_of_one_that_ran_out_of_memory(job, upward) -> 
     assert upward.suggest({first, second}) is not None
 
 
+@pytest.mark.slow
 def test_failures_end_after_some_attempts_if_anything_was_measured(full, job, upward) -> None:
     taken = {upward.suggest(set())}
     upward.update([seen(job, next(iter(taken)))])
@@ -122,6 +124,7 @@ def test_failures_end_after_some_attempts_if_anything_was_measured(full, job, up
     assert upward.suggest(taken | set(others)) is None
 
 
+@pytest.mark.slow
 def test_the_baseline_is_none_of_the_three(make_job) -> None:
     job = make_job("baseline = {dp = 64, micro_batch = 8}\n")
     full = job.candidates()
