@@ -11,6 +11,9 @@ from typing import Any, TypeVar
 
 import torch
 
+MOST_THREADS = 8
+"""Most threads for chunks. A control group may grant fewer CPUs than the machine has."""
+
 Result = TypeVar("Result")
 
 
@@ -27,13 +30,13 @@ def first_threads() -> int:
 
 
 def map_chunks(compute: Callable[..., Result], *chunks: Sequence[Any]) -> list[Result]:
-    """Return the results of chunks in their order, computed by as many threads as this process may use CPUs.
+    """Return the results of chunks in their order, computed by a thread for each CPU that this process may use.
 
     Args:
         compute: Takes one element of each of `chunks`.
         chunks: Sequences of the same length.
     """
-    threads = min(len(chunks[0]), len(os.sched_getaffinity(0)))
+    threads = min(MOST_THREADS, len(chunks[0]), len(os.sched_getaffinity(0)))
     if threads < 2:
         return [compute(*each) for each in zip(*chunks, strict=True)]
     with ThreadPoolExecutor(threads, initializer=use_one_thread) as pool:
