@@ -6,8 +6,8 @@ Notation (n observations, p parameters):
     values     their positive values, lower + softplus(raw)                                            (p + 3,)
     deviation  targets minus the prior mean                                                            (n,)
     fixed      covariance that no hyper-parameter changes: shifts of coefficients, and known noise     (n, n)
-    pull       derivative of minus the log likelihood with respect to the covariance, or to            (n, n)
-               the squared scaled distances
+    adjoint    derivative of minus the log likelihood by the covariance, then by the squared           (n, n)
+               distances of points that are divided by length scales
 """
 
 import dataclasses
@@ -62,9 +62,14 @@ class LogPosterior:
 
     @torch.inference_mode()
     def loss(self, raw: Tensor) -> tuple[float, Tensor]:
-        """Return minus the log posterior, as `negative_log_posterior` does, and its gradient, shape (p + 3,).
+        """Return minus the log posterior of raw hyper-parameters, and its gradient, shape (p + 3,).
 
-        Raises ArithmeticError if the covariance is not positive definite.
+        The likelihood is the marginal one (OPPA eq. 23), and its gradient is that of Rasmussen & Williams (2006, eq. 5.9). The prior
+        density is that of the logarithms of the values. Its mode is the median of a log-normal prior. The mode of the values themselves
+        is far below the median where the prior is wide, and the posterior would be too sure of itself.
+
+        Raises:
+            ArithmeticError: the covariance is not positive definite.
         """
         values = self.lower + softplus(raw)
         lengths, (variance, layout_variance, nugget) = values[:-3], values[-3:]
@@ -77,10 +82,10 @@ class LogPosterior:
         likelihood = -0.5 * (self.deviation @ weights[:, 0] + len(weights) * LOG_2_PI) - factor.diagonal().log().sum()
         z = (values.log() - self.loc) / self.scale
         priors = -(0.5 * (z.square() + LOG_2_PI) + self.scale.log()).sum()
-        pull = torch.cholesky_inverse(factor).addmm_(weights, weights.T, alpha=-1).mul_(0.5)
-        variances = torch.stack([(pull * matern).sum(), (pull * self.same).sum(), pull.trace()])
-        pull *= slope.mul_(variance)
-        stretched = 2 * (pull.sum(dim=0) @ scaled.square() - (scaled * (pull @ scaled)).sum(dim=0))
+        adjoint = torch.cholesky_inverse(factor).addmm_(weights, weights.T, alpha=-1).mul_(0.5)
+        variances = torch.stack([(adjoint * matern).sum(), (adjoint * self.same).sum(), adjoint.trace()])
+        adjoint *= slope.mul_(variance)
+        stretched = 2 * (adjoint.sum(dim=0) @ scaled.square() - (scaled * (adjoint @ scaled)).sum(dim=0))
         gradient = torch.cat([-2 * stretched / lengths, variances]) + z / self.scale / values
         return -float(likelihood + priors), gradient * raw.sigmoid()
 
