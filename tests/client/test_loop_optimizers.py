@@ -68,3 +68,12 @@ def test_a_training_that_no_checkpoint_would_hold_is_refused(attempt_at, joined,
     first, _, optimizer, *_ = accelerator.prepare(*pair, *optimizers)
     with pytest.raises(ContractError, match=named):
         loop_program.OppaTraining(accelerator, first, optimizer, DataLoader(loop_program.data(), batch_size=2))
+
+
+def test_a_schedule_that_is_prepared_and_not_given_is_refused(attempt_at):
+    attempt_at("run")
+    accelerator, model = loop_program.Accelerator(cpu=True), nn.Linear(8, 4)
+    optimizer = adamw(model.parameters())
+    model, optimizer, _ = accelerator.prepare(model, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0))
+    with pytest.raises(ContractError, match="give it as `scheduler`"):
+        loop_program.OppaTraining(accelerator, model, optimizer, DataLoader(loop_program.data(), batch_size=2))

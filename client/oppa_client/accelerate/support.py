@@ -27,8 +27,10 @@ def require_supported(accelerator: Any) -> None:
     require_none(obstacles, known)
 
 
-def require_whole(accelerator: Any, model: Any, optimizer: Any) -> None:
-    """Raise ContractError if a checkpoint, which holds one model and one optimizer, would leave out a part of the training."""
+def require_whole(accelerator: Any, model: Any, optimizer: Any, scheduler: Any) -> None:
+    """Raise ContractError if a checkpoint, which holds one model, optimizer and schedule, would leave out a part of the training."""
+    if scheduler is None and accelerator._schedulers:
+        raise ContractError("a schedule was prepared, but the training would have a constant rate: give it as `scheduler`")
     count = len(accelerator._optimizers)
     if count > 1:
         raise ContractError(f"{count} optimizers were prepared, but a checkpoint holds one: give one with a group of parameters for each")

@@ -66,7 +66,7 @@ class OppaTraining:
         self.accelerator, self._folder, self._save_every = accelerator, Path(checkpoints).absolute(), save_every
         require_supported(accelerator)
         if run is not None:
-            require_whole(accelerator, model, optimizer)
+            require_whole(accelerator, model, optimizer, scheduler)
         self._batches = planned(loader, seed)
         prepared = isinstance(scheduler, AcceleratedScheduler) and scheduler.step_with_optimizer and not scheduler.split_batches
         self._pace = accelerator.num_processes if prepared else 1

@@ -43,6 +43,7 @@ def control(
     from oppa.errors import InputError
     from oppa.protocol.messages import NAME
     from oppa.table.table import Table
+    from oppa.units import with_noun
 
     if token:
         if not re.fullmatch(NAME, token):
@@ -61,7 +62,8 @@ def control(
         signal.signal(number, lambda *_: stop.set())
     try:
         with serve_in_thread(service, port) as own:
-            style.err().print(f"policy    {policy}, {len(profiled.rows):,} rows in the table, {len(service.jobs)} jobs", markup=False)
+            jobs = with_noun(len(service.jobs), "job")
+            style.err().print(f"policy    {policy}, {len(profiled.rows):,} rows in the table, {jobs}", markup=False)
             own_token = f"oppa control --table {shlex.quote(str(table))} --folder {shlex.quote(str(folder))} --token JOB"
             style.err().print(f"jobs      127.0.0.1:{own}, with the token of `{own_token}`", markup=False, soft_wrap=True)
             style.err().print(f"live page {style.private_link(service.live_page(own), folder / LIVE_PAGE)}", markup=False, soft_wrap=True)
