@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,8 +33,7 @@ def draft_beside(path: Path, *, exclusive: bool = False, durable: bool = True) -
 
     If the block fails, the draft is deleted. Arguments and errors are those of `write_atomically`.
     """
-    draft = path.parent / f".{path.name}.{os.getpid()}.draft"
-    draft.unlink(missing_ok=True)
+    draft = path.parent / f".{path.name}.{secrets.token_hex(4)}.draft"  # threads share a process id, and so may containers
     try:
         yield draft
         if durable:

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import stat
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -52,6 +53,13 @@ def test_what_cannot_be_written_is_an_os_error_and_leaves_nothing(path, tmp_path
     with pytest.raises(OSError):
         write_atomically(tmp_path / path, b"body")
     assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["file", "folder"]
+
+
+def test_threads_that_write_one_file_at_the_same_time_leave_the_whole_text_of_one(tmp_path) -> None:
+    texts = [bytes([65 + number]) * 5000 for number in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda text: write_atomically(tmp_path / "file", text, durable=False), texts * 20))
+    assert (tmp_path / "file").read_bytes() in texts and len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_writer_that_dies_before_the_rename_leaves_the_earlier_file(tmp_path) -> None:
