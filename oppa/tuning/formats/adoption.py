@@ -26,7 +26,7 @@ from oppa.tuning.formats.job_facts import ANY, CommandOf, JobFacts, fits
 Take = Literal["file", "job"]
 DEGREES = ("dp", "tp", "pp", "ep")
 """The parameters of the layout; all others are knobs."""
-OPTIONAL = {*DESCRIBED_ONLY} - {"dense_layers"}
+OPTIONAL = {*DESCRIBED_ONLY, "sliding_window"} - {"dense_layers"}
 """Dimensions that a job leaves out rather than state them as 0."""
 Edit = tuple[str, str, Value]
 """A table of a job file, a key, and the value to write."""

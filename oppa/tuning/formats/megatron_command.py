@@ -12,7 +12,7 @@ from pathlib import PurePath
 from oppa.problem.bounded_text import whole_number
 from oppa.problem.configuration import Value
 from oppa.problem.declaration import spell
-from oppa.problem.model import OF_LATENTS, Model
+from oppa.problem.model import OF_LATENTS, OF_WINDOWS, Model
 from oppa.problem.space_file import divisors
 from oppa.problem.templates import literal
 from oppa.tuning.formats import megatron, megatron_model
@@ -31,6 +31,7 @@ DIMENSIONS = {
     "--num-experts": "experts",
     "--moe-router-topk": "experts_per_token",
 }
+OF_WINDOW = [megatron_model.WINDOW, megatron_model.SKIPPED]
 CONTEXT = "--context-parallel-size"
 """Option of a degree whose words the search space adds to the launch line of a job that has it as a parameter."""
 STATED_BY = {
@@ -48,7 +49,8 @@ STATED_BY = {
     "learned_positions": ["--position-embedding-type", "--max-position-embeddings", "--use-rotary-position-embeddings"],
     "experts": ["--num-experts", "--moe-router-topk"],
     "experts_per_token": ["--num-experts", "--moe-router-topk"],
-    "layers": [megatron_model.LAYERS],
+    "layers": [megatron_model.LAYERS, megatron_model.SKIPPED],
+    **dict.fromkeys(OF_WINDOWS, OF_WINDOW),
     "head_width": [megatron_model.HEAD, *megatron_model.WIDTHS],
     "expert_ffn": [megatron_model.EXPERT],
     "shared_expert_ffn": [megatron_model.SHARED],
@@ -91,6 +93,8 @@ def model_facts(options: Options, program: str = "") -> tuple[dict[str, int], di
         found["vocab"] = vocab + _tokens_beyond(options)
     if states_architecture(found) and megatron_model.first_dense(options, found) is None:
         unread.append(f"{megatron_model.LAYERS} {_first(options, megatron_model.LAYERS)}")
+    if states_architecture(found) and megatron_model.windows(options, found) is None:
+        unread.append(" ".join(f"{option} {_first(options, option)}" for option in OF_WINDOW if option in options))
     return found, _kind(options, found, program), tuple(unread)
 
 

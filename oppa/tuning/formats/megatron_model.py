@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from oppa.errors import InputError
 from oppa.problem.bounded_text import whole_number
-from oppa.problem.model import Model
-from oppa.tuning.launch_line.moe_pattern import dense_layers
+from oppa.problem.model import OF_WINDOWS, Model
+from oppa.tuning.launch_line.layer_pattern import dense_layers, full_layers
 
 HEAD, LATENTS = "--kv-channels", "--multi-latent-attention"
 EXPERT, SHARED, LAYERS = "--moe-ffn-hidden-size", "--moe-shared-expert-intermediate-size", "--moe-layer-freq"
+WINDOW, SKIPPED = "--window-size", "--window-attn-skip-freq"
 KEYS_RANK, QUERIES_RANK = "--kv-lora-rank", "--q-lora-rank"
 ROTATED, PLAIN, VALUES = "--qk-pos-emb-head-dim", "--qk-head-dim", "--v-head-dim"
 WIDTHS = (ROTATED, PLAIN, VALUES)
@@ -25,7 +26,7 @@ def options(model: Model) -> list[str]:
     if model.v_head_dim not in (0, model.head_dim) and not model.kv_lora_rank:
         message = f"Megatron-LM cannot express `v_head_dim = {model.v_head_dim}` without latents, as a head of keys has {model.head_dim}"
         raise InputError(message, hint="export a model with `kv_lora_rank`, or with values of the width of keys")
-    return [*_attention(model), *(_experts(model) if model.experts > 1 else [])]
+    return [*_attention(model), *_window(model), *(_experts(model) if model.experts > 1 else [])]
 
 
 def _attention(model: Model) -> list[str]:
@@ -36,6 +37,15 @@ def _attention(model: Model) -> list[str]:
     found = [f"{LATENTS} --qk-layernorm {KEYS_RANK} {model.kv_lora_rank}"]  # latents have norms
     found += [f"{QUERIES_RANK} {model.q_lora_rank}"] if model.q_lora_rank else []
     return [*grouped, *found, f"{PLAIN} {plain} {ROTATED} {model.qk_rope_head_dim} {VALUES} {values}"]
+
+
+def _window(model: Model) -> list[str]:
+    """Return the options for sliding windows, which count the tokens before each one. Layers without one are evenly spaced, or last."""
+    full, layers = model.full_attention_layers, model.layers
+    if not model.sliding_window or full == layers:
+        return []
+    spaced = [] if not full else [f"{SKIPPED} {layers // full}"] if layers % full == 0 else [f"{SKIPPED} ([1]*{layers - full}+[0]*{full})"]
+    return [f"{WINDOW} {model.sliding_window - 1},0", *spaced]
 
 
 def _experts(model: Model) -> list[str]:
@@ -71,6 +81,7 @@ def stated(given: Mapping[str, Sequence[str]], found: Mapping[str, int]) -> dict
     return {
         **dict.fromkeys((*latents, *experts), 0),
         **(latents if LATENTS in given else heads),
+        **dict(zip(OF_WINDOWS, windows(given, found) or (0, 0), strict=True)),
         **(experts if mixed else {}),
     }
 
@@ -79,3 +90,19 @@ def first_dense(given: Mapping[str, Sequence[str]], found: Mapping[str, int]) ->
     """Return how many layers before the first with experts are dense; None for another pattern of layers."""
     pattern = next(iter(given.get(LAYERS, ())), "")
     return dense_layers(pattern, found["layers"]) if pattern and found.get("experts", 1) > 1 else 0
+
+
+def windows(given: Mapping[str, Sequence[str]], found: Mapping[str, int]) -> tuple[int, int] | None:
+    """Return the tokens of a sliding window, 0 without one, and the number of layers that have none; None if they cannot be read.
+
+    `--window-size` states tokens before and after each one, as `127,0` or `(127,0)`, and -1 for all of them.
+    """
+    stated, skipped = (next(iter(given.get(option, ())), "") for option in (WINDOW, SKIPPED))
+    if not stated:
+        return 0, 0
+    before, _, after = stated.strip("()").partition(",")
+    sizes = [-1 if each.strip() == "-1" else whole_number(each.strip()) for each in (before, after)]
+    full = full_layers(skipped, found["layers"]) if skipped else 0
+    if sizes[0] is None or sizes[1] is None or full is None:
+        return None
+    return (0, 0) if sizes[0] < 0 or full == found["layers"] else (sizes[0] + max(sizes[1], 0) + 1, full)

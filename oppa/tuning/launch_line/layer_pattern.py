@@ -1,4 +1,4 @@
-"""Read which layers of Megatron-LM have experts: `--moe-layer-freq`, a number or an expression of lists such as `([0]*1+[1]*26)`."""
+"""Read which layers of Megatron-LM have experts or a window: a number, or an expression of lists such as `([0]*1+[1]*26)`."""
 
 import ast
 
@@ -6,15 +6,32 @@ from oppa.problem.bounds import LONGEST_EXPRESSION, MOST_LAYERS
 
 
 def dense_layers(text: str, layers: int) -> int | None:
-    """Return how many layers are dense, all of them before the first with experts; None for any other pattern."""
-    if text.isdecimal():
-        pattern = [int(layer % max(int(text[:9]), 1) == 0) for layer in range(layers)]
-    else:
-        try:
-            pattern = _evaluated(ast.parse(text.strip(), mode="eval").body) if len(text) <= LONGEST_EXPRESSION else []
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return None
+    """Return how many layers `--moe-layer-freq` makes dense, all of them before the first with experts; None for any other pattern."""
+    pattern = [int(layer % _every(text) == 0) for layer in range(layers)] if text.isdecimal() else _listed(text)
     return pattern.count(0) if len(pattern) == layers and pattern == sorted(pattern) else None
+
+
+def full_layers(text: str, layers: int) -> int | None:
+    """Return how many layers `--window-attn-skip-freq` leaves without a window, every so many or those with 0; None if it is unreadable.
+
+    The rule is `is_layer_window_attention` in megatron/core/transformer/utils.py.
+    """
+    if text.isdecimal():
+        return layers // _every(text)
+    pattern = _listed(text)
+    return pattern.count(0) if len(pattern) == layers else None
+
+
+def _every(text: str) -> int:
+    return max(int(text[:9]), 1)
+
+
+def _listed(text: str) -> list[int]:
+    """Return the list that an expression makes; an empty one if it is no such expression."""
+    try:
+        return _evaluated(ast.parse(text.strip(), mode="eval").body) if len(text) <= LONGEST_EXPRESSION else []
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
 
 
 def _evaluated(node: ast.expr) -> list[int]:
