@@ -9,9 +9,14 @@ import typer
 
 from experiments.lib.suite import Suite
 from oppa.bench.declared import joined
+from oppa.errors import EnvironmentLackingError
 
 if TYPE_CHECKING:
     from oppa.report.inputs import Inputs
+    from oppa.report.record import Section
+
+SKIPPED = "SKIPPED"
+"""Word that ends the title of a section whose data are missing."""
 
 Repeats = Annotated[int, typer.Option(min=1, help="Measurements, or pairs of them.")]
 Out = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md there.")]
@@ -67,8 +72,20 @@ def _measure(
         sections += made
         for section in () if as_json else made:
             style.print_section(section)
+    if out:
+        _require_data(out, sections)
     if as_json:
         style.print_json({**figures, "environment": provenance()})
     if out:
         drawn = {} if tasks else {file: svg for suite in suites.values() for file, svg in suite.drawn(repeats).items()}
         print_written(write_record(out, "Benchmarks", sections, figures=drawn, inputs=inputs))
+
+
+def _require_data(out: Path, sections: Sequence["Section"]) -> None:
+    """Raise EnvironmentLackingError if a section without its data would replace a record."""
+    from oppa.catalog import data_folder
+    from oppa.report.record import RECORD
+
+    if any(section.title.endswith(SKIPPED) for section in sections) and (out / RECORD).exists():
+        message = f"`{out / RECORD}` stays, since `{data_folder()}` lacks data of this benchmark"
+        raise EnvironmentLackingError(message, hint="set OPPA_DATA to the folder of the data, or name another folder with `--out`")

@@ -6,11 +6,13 @@ import torch
 
 from experiments import published
 from experiments.lib.prediction_error import judged
+from experiments.lib.suite_command import suite_command
 from experiments.prior.calibrate import calibrate
 from experiments.prior.page_errors import page_errors, page_figures
 from experiments.prior.run import prior
 from experiments.prior.stalls import stall_probability
 from experiments.published.performance_pages import performance_pages
+from experiments.registry import SUITES
 from oppa.bench.fitting import fit
 from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.hardware import load_hardware
@@ -31,6 +33,16 @@ def test_without_data_the_prior_is_skipped_loudly(tmp_path) -> None:
     assert "SKIPPED" in skipped.title and str(tmp_path) in skipped.text
     assert [name for name, _ in skipped.rows] == list(published.FILES)
     assert {row[0] for row in pages.rows} >= {"megatron_bridge", "torchtitan", "all pages"}
+
+
+@pytest.mark.usefixtures("no_data")
+def test_without_data_a_record_stays(tmp_path) -> None:
+    record = tmp_path / "record" / "table.md"
+    record.parent.mkdir()
+    record.write_text("measured")
+    with pytest.raises(EnvironmentLackingError, match=r"table\.md` stays"):
+        suite_command("prior", SUITES["prior"])(1, record.parent)
+    assert record.read_text() == "measured"
 
 
 def test_every_run_of_the_performance_pages_is_predicted_and_names_its_page() -> None:
