@@ -61,7 +61,7 @@ SEARCHED = {1: "PipelineScheduleSingle", 2: "ZBVZeroBubble"}
 """The schedule that places stages as a searched schedule does, by number of model chunks; `PipelineScheduleMulti` for other numbers."""
 _DEGREES = {"tp": "tensor_parallel", "pp": "pipeline_parallel", "ep": "expert_parallel"}
 BALANCER, NO_GRAPHS = "parallelism.context_parallel_load_balancer", "training.disable_cuda_graphs"
-ORDER_PATH = "parallelism.pipeline_parallel_schedule_csv"
+ORDER_PATH, CLIPPING = "parallelism.pipeline_parallel_schedule_csv", "training.max_norm"
 RESHARD = {2: "never", 3: "always"}
 PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
 CHECKPOINTING = {"none": None, "selective": Code("SelectiveAC.Config()"), "full": Code("FullAC.Config()")}
@@ -134,6 +134,8 @@ def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
         "activation_checkpoint": CHECKPOINTING[c.recompute],
         **_extras(c),
     }
+    if problem.training.gradient_clipping:
+        found[CLIPPING] = problem.training.gradient_clipping
     if c.ep > 1:
         found[NO_GRAPHS] = True  # most token dispatchers involve the CPU, and are refused with graphs
     if c.pp > 1:
@@ -209,7 +211,8 @@ def parse(problem: Problem, files: Files) -> Reading:
             settings["model_chunks"] = problem.model.layers // (degrees["pp"] * layers)
     settings |= _extras_of(problem, given, shards=shards)
     others = {name: key for name, key in EXTRAS.items() if name not in problem.space.names}
-    lost = (key for name, key in others.items() if given.get(key, USUAL[name]) != USUAL[name])
+    lost = [key for name, key in others.items() if given.get(key, USUAL[name]) != USUAL[name]]
+    lost += [CLIPPING] if given.get(CLIPPING, clipping := problem.training.gradient_clipping) != clipping else []
     return Reading(settings=settings, ignored=tuple(f"{key} = {shown(given[key])}" for key in lost))
 
 

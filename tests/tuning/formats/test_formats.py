@@ -143,7 +143,10 @@ def test_what_an_earlier_export_left_in_a_folder_of_deepspeed_is_not_read(proble
     assert read_back("deepspeed", problem, files | export("deepspeed", problem, later)) == later
 
 
-@pytest.mark.parametrize(("name", "written"), [("deepspeed", '"gradient_clipping": 0.5'), ("colossalai", "max_norm=0.5")])
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [("deepspeed", '"gradient_clipping": 0.5'), ("colossalai", "max_norm=0.5"), ("torchtitan", "training.max_norm = 0.5")],
+)
 def test_gradients_are_clipped_as_the_job_states(name, written, problem_of) -> None:
     problem = problem_of(name)
     clipped = dataclasses.replace(problem, training=dataclasses.replace(problem.training, gradient_clipping=0.5))

@@ -140,7 +140,7 @@ TORCHTITAN_NAMES = {
     "training": re.findall(
         r"\w+",
         """num_tokens_per_microbatch_per_dp_rank num_tokens_per_train_step max_context_length disable_cuda_graphs
-        mixed_precision_param""",
+        mixed_precision_param max_norm""",
     ),
 }
 """github.com/pytorch/torchtitan: torchtitan/config/parallelism.py at 15e2431, torchtitan/config/training.py at f204eb6."""
