@@ -219,7 +219,7 @@ def test_a_stray_word_and_a_wrong_number_are_named(oppa, words, message, hint) -
     [
         (("train", "job.toml", "dp=2", "x"), "`x` is no argument of `oppa train`", "remove it"),
         (("train", "job.toml", "dp=2", "micro_batch=4"), "`micro_batch=4` is no argument", "by commas: `dp=2,micro_batch=4`"),
-        (("explain", "torchrun", "a.py", "b"), "`torchrun` is no job file", "`oppa explain -- torchrun a.py b`"),
+        (("explain", "sh", "a.sh", "b"), "`sh` is no job file", "`oppa explain -- sh a.sh b`"),
     ],
 )
 def test_a_word_after_a_configuration_is_named(oppa, words, message, hint) -> None:

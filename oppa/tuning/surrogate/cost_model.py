@@ -59,6 +59,7 @@ class CostModel:
         shifts = shift.split(CHUNK) if shift.dim() == 2 else [shift[None]] * len(parts)
         return torch.cat([self._value(part, own) for part, own in zip(parts, shifts, strict=True)])
 
+    @torch.inference_mode(False)
     def linearised(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Return the value and the slopes at candidates, by number, shapes (n,) and (n, k).
 
@@ -72,7 +73,6 @@ class CostModel:
         work = self._work.take(rows)
         return [work.take(slice(start, start + CHUNK)) for start in range(0, len(work), CHUNK)]
 
-    @torch.inference_mode(False)
     @torch.enable_grad()
     def _differentiated(self, work: Workload, shift: Tensor) -> tuple[Tensor, Tensor]:
         """Return the value of n candidates and its slopes, shapes (n,) and (n, k)."""
