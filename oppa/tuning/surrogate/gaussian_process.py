@@ -137,7 +137,7 @@ class GaussianProcess:
         self._grid = GRID / torch.tensor([belief.spread for belief in cost.beliefs.values()], dtype=torch.float64)
         self._expected_nugget = nugget
         self._begin_anew()
-        self._tables: tuple[Tensor, Tensor, Tensor] | None = None
+        self._tables: _Linearised | None = None
         self._posterior: Posterior | None = None
         self._known = torch.zeros(0, dtype=torch.float64)
         self.observed = torch.zeros(0, dtype=torch.long)
@@ -201,7 +201,7 @@ class GaussianProcess:
             bounded: Return f with the error of bounds, to compare with one, in place of f.
             widest: Return standard deviations that are at least as large, and cost less by far.
         """
-        slopes, centre = (table[rows] for table in self._linearised())
+        slopes, centre = self._linearised(rows)
         slopes, centre = self._with_error(slopes, centre, bounded)
         if self._posterior is None:
             residual, offset, _ = self.kernel.kernels
@@ -221,7 +221,7 @@ class GaussianProcess:
         linearised posterior promises more speed than any coefficients give. Each candidate's coefficients are moved by REACH standard
         deviations in the direction that raises it most, and the cost model itself predicts by how much.
         """
-        linear, (slopes, centre) = self.of_candidates(rows), (table[rows] for table in self._linearised())
+        linear, (slopes, centre) = self.of_candidates(rows), self._linearised(rows)
         turned = slopes @ self.shift_covariance
         variance = (turned * slopes).sum(dim=1).clamp_min(TINY)
         moved = self._anchor + REACH * turned / variance.sqrt()[:, None]
@@ -240,7 +240,7 @@ class GaussianProcess:
     @torch.inference_mode()
     def jointly(self, rows: Tensor) -> Joint:
         """Return the joint posterior of candidates, tried or not, nuggets included. Its marginals are those of `of_candidate`."""
-        slopes, centre = (table[rows] for table in self._linearised())
+        slopes, centre = self._linearised(rows)
         slopes, centre = self._with_error(slopes, centre, False)
         posterior = self._posterior or Posterior.before(self.kernel, p=self.points.shape[1], k=slopes.shape[1])
         same = rows[:, None] == self.observed
@@ -259,7 +259,7 @@ class GaussianProcess:
 
     def inputs(self, rows: Tensor) -> Tensor:
         """Return the inputs of `model` for candidates, by number, whose values are f itself."""
-        slopes, centre = (table[rows] for table in self._linearised())
+        slopes, centre = self._linearised(rows)
         return self._inputs(rows, *self._with_error(slopes, centre, False))
 
     @property
@@ -286,12 +286,17 @@ class GaussianProcess:
         (mean, stddev), compared = self._bound_error, torch.as_tensor(bounds).to(slopes).expand(len(slopes))
         return (torch.cat([slopes, stddev * compared[:, None]], dim=1), centre + mean * compared) if stddev else (slopes, centre)
 
-    def _linearised(self) -> tuple[Tensor, Tensor]:
-        """Return slopes and centre of all candidates, linearised where the observations were."""
-        if self._tables is None or not torch.equal(self._tables[0], self._anchor):
-            value, slopes = self.cost.linearised(self._anchor)
-            self._tables = self._anchor, slopes, value - slopes @ self._anchor
-        return self._tables[1], self._tables[2]
+    @torch.inference_mode(False)
+    def _linearised(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """Return slopes and centre of candidates, linearised where the observations were; each candidate once at the same anchor."""
+        if self._tables is None or not torch.equal(self._tables.anchor, self._anchor):
+            self._tables = _Linearised.nowhere(self._anchor, len(self.points))
+        known, numbers = self._tables, torch.arange(len(self.points))[rows]
+        missing = numbers[~known.known[numbers]]
+        if len(missing):
+            value, slopes = self.cost.linearised(self._anchor, missing)
+            known.slopes[missing], known.centre[missing], known.known[missing] = slopes, value - slopes @ self._anchor, True
+        return known.slopes[rows], known.centre[rows]
 
     def _move(self, posterior: Posterior) -> float:
         """Move the coefficients towards their new mode, each by at most STRIDE; return the largest move."""
@@ -326,6 +331,21 @@ class GaussianProcess:
                 covar_module=self.kernel,
                 outcome_transform=None,  # the centre is in the target's own units
             )
+
+
+class _Linearised(NamedTuple):
+    """Holds the cost model, linearised at an anchor, at the candidates for which it was asked."""
+
+    anchor: Tensor
+    slopes: Tensor
+    centre: Tensor
+    known: Tensor
+    """True for these candidates, shape (N,)."""
+
+    @classmethod
+    def nowhere(cls, anchor: Tensor, size: int) -> "_Linearised":
+        slopes, centre = torch.empty((size, len(anchor)), dtype=anchor.dtype), torch.empty(size, dtype=anchor.dtype)
+        return cls(anchor, slopes, centre, torch.zeros(size, dtype=torch.bool))
 
 
 class _LastColumn(Mean):
