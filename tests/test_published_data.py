@@ -45,6 +45,7 @@ def measured() -> dict[str, str]:
     return {each: file.name for file in files for each in fingerprints(file.read_text().partition("\n")[2])}
 
 
+@pytest.mark.slow
 def test_no_row_of_data_is_in_the_wheel_or_the_tests(measured) -> None:
     found = [
         f"{file.relative_to(ROOT)}: {each} ({measured[each]})" for file, text in texts() for each in fingerprints(text) & measured.keys()

@@ -49,6 +49,7 @@ def seconds(*changes: dict[str, object]) -> list[float]:
     return step_time(work_of(*changes), C).tolist()
 
 
+@pytest.mark.slow
 @law
 @given(LAYOUTS)
 def test_more_layers_take_longer(layout) -> None:
@@ -56,6 +57,7 @@ def test_more_layers_take_longer(layout) -> None:
     assert 0 < fewer < more
 
 
+@pytest.mark.slow
 @law
 @given(LAYOUTS)
 def test_longer_sequences_take_longer(layout) -> None:
@@ -73,6 +75,7 @@ def test_faster_hardware_is_never_slower(layout) -> None:
         assert step_time(dataclasses.replace(work, machine=faster), C) <= step_time(work, C)
 
 
+@pytest.mark.slow
 @law
 @given(LAYOUTS)
 def test_recomputation_costs_time(layout) -> None:
@@ -339,6 +342,7 @@ def test_a_pipeline_over_hosts_stalls_only_under_the_framework_whose_runs_stalle
     assert not stalled_probability(own).any(), "the network is that of the job's own cluster"
 
 
+@pytest.mark.slow
 @law
 @given(st.sampled_from([1, 2, 4, 12]), st.sampled_from([2, 4, 8]), st.integers(1, 3), st.floats(0.01, 20))
 def test_chunks_are_exchanged_while_the_next_ones_run(chunks, pp, rounds, passes) -> None:

@@ -120,6 +120,7 @@ def test_accumulating_makes_throughput_grow_for_each_local_batch() -> None:
         assert own == sorted(own)
 
 
+@pytest.mark.slow
 def test_steps_are_taken_together_after_the_first_few_hundred_alone(world) -> None:
     coarse = dataclasses.replace(world, resolution=2000.0)
     (static,) = [each for each in variants(world.table, 16, 1024) if each.name == "static-16"]

@@ -27,6 +27,7 @@ def no_data(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("OPPA_DATA", str(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_data")
 def test_without_data_the_prior_is_skipped_loudly(tmp_path) -> None:
     skipped, pages = prior()
@@ -45,6 +46,7 @@ def test_without_data_a_record_stays(tmp_path) -> None:
     assert record.read_text() == "measured"
 
 
+@pytest.mark.slow
 def test_every_run_of_the_performance_pages_is_predicted_and_names_its_page() -> None:
     runs = predict_rows(performance_pages())
     assert runs["predicted_step_time_s"].notna().all() and runs["url"].str.startswith("https://github.com/").all()

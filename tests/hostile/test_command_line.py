@@ -87,6 +87,7 @@ def test_an_output_in_a_narrow_encoding_is_written(oppa: Oppa, monkeypatch: pyte
     assert ended.value.code in (0, None) and b"dp4" in narrow.buffer.getvalue()  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_an_output_on_a_full_disk_is_no_mistake_of_oppa(oppa: Oppa) -> None:
     with Path("/dev/full").open("w") as full:
         words, environment = oppa.argv("schema", "job"), oppa.environment()

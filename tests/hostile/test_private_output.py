@@ -66,6 +66,7 @@ def test_an_elastic_job_and_a_new_spool_are_the_owner_s_alone(scales: Path) -> N
     assert mode(job.folder) == mode(job.folder.parent) == 0o700
 
 
+@pytest.mark.slow
 def test_a_job_of_an_older_oppa_is_closed_when_it_is_trained(scales: Path) -> None:  # noqa: F811
     job = put(scales)
     job.folder.chmod(0o777)

@@ -105,6 +105,7 @@ def test_a_second_service_in_the_folder_is_refused(tmp_path: Path, table) -> Non
     assert "locked" in done.stderr and "EnvironmentLackingError" in done.stderr
 
 
+@pytest.mark.slow
 def test_no_log_has_a_token(tmp_path: Path, table, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     caplog.set_level(logging.DEBUG, "oppa")

@@ -16,6 +16,7 @@ def attempts(own):
     return sorted(path.name for path in (own.run / ATTEMPTS).iterdir())
 
 
+@pytest.mark.slow
 def test_a_complete_run_starts_nothing_and_goes_on_if_it_gets_more_samples(tmp_path) -> None:
     own = OwnRun(tmp_path, samples=80)
     assert own.train().finished and attempts(own) == ["0001"]

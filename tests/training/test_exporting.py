@@ -221,6 +221,7 @@ def started_alone(pool: RankPool, drawn: str) -> list[float]:
     return pool.losses(configured(), MODELS["gpt2"], init_from=drawn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [{"tp": 2, "pp": 2}, {"dp": 2, "tp": 2, "zero_stage": 3}, {"dp": 2, "zero_stage": 1}], ids=name_of)
 def test_every_layout_starts_from_the_same_weights(
     values: dict[str, object], pool: RankPool, drawn: str, started_alone: list[float]

@@ -24,6 +24,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", sampled(LAYOUTS, apart, quick=kinds), ids=name_of)
 def test_groups_of_shards_train_the_same_model(values: dict[str, object], pool: RankPool, alone: Alone) -> None:
     assert pool.losses(configured(**values), GROUPED) == pytest.approx(alone(GROUPED), rel=TOLERANCE)

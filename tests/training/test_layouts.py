@@ -54,6 +54,7 @@ def parts(values: dict[str, object]) -> set[object]:
     return {values.get("zero_stage"), *("||" in str(values.get("stage_layout")), values["pp"]), values.get("model_chunks")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values", sampled(STAGES, parts, quick=kinds), ids=lambda values: f"{name_of(values)} {values.get('stage_layout', '')}"
 )
@@ -80,6 +81,7 @@ PLAIN = [{}, {"pp": 2}, {"pp": 2, "schedule": "zb-v", "model_chunks": 2}, {"dp":
 RECOMPUTED = [{**values, "recompute": recompute} for values in PLAIN for recompute in ("selective", "full")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", sampled(RECOMPUTED, apart, quick=kinds), ids=name_of)
 def test_recomputing_changes_nothing_but_memory(values: dict[str, object], pool: RankPool, alone: Alone) -> None:
     assert same(pool.losses(configured(**values), TINY), alone(TINY))

@@ -151,6 +151,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(act, tmp_path):
         act("steps 4 0.01", folder=tmp_path / "file" / "trial")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_error(act, tmp_path):
     small = tmp_path / "small"
     small.mkdir()

@@ -100,6 +100,7 @@ def test_verification_has_its_share(spend, smaller, job) -> None:
     assert sum(trial.purpose == VERIFICATION for trial in trials) == len(found.repeats) * job.limits.repeats
 
 
+@pytest.mark.slow
 def test_without_predictions_verification_has_at_least_two_rounds(spend) -> None:
     assert spend(16.0)[3].speed_up is not None
 

@@ -111,6 +111,7 @@ def run_profile(small, tmp_path):
     return run_profile
 
 
+@pytest.mark.slow
 def test_an_exhaustive_profile_tries_everything_once_but_what_cannot_fit(task, exhaustive) -> None:
     complete = ExhaustiveProfiling(task.problem, task.candidates)
     again = simulate_profile(task, complete, never(task.problem.limits), seed=0)

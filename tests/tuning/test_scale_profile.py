@@ -115,6 +115,7 @@ def test_a_size_that_is_no_faster_is_left_out(problems: dict[int, Problem]) -> N
     assert law is None and [entry.left_out for entry in found] == ["", "no faster than 2 devices", "", "no faster than 8 devices"]
 
 
+@pytest.mark.slow
 def test_a_size_without_a_measurement_is_an_error(problems: dict[int, Problem]) -> None:
     with pytest.raises(InfeasibleError, match="no trial on 2 devices"):
         scale_entries(problems, tables(problems, {2: 1.0, 4: 1.0}, "predicted"))

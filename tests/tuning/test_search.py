@@ -49,6 +49,7 @@ def test_without_a_model_there_is_no_prediction(run, study) -> None:
     assert [trial.prediction for trial in study.trials()] == [None] * 8
 
 
+@pytest.mark.slow
 def test_a_slower_trial_is_terminated_early_and_the_incumbent_never(run, study) -> None:
     run("random", limits=dataclasses.replace(LIMITS, trials=16))
     lead = 0.0

@@ -109,6 +109,7 @@ def test_without_what_it_needs_it_is_unknown(unknown, problem, stated, candidate
     assert worth_of(job, candidates, designers.get(unknown, Expecting(0.25)), seen, 1) is None
 
 
+@pytest.mark.slow
 def test_the_end_of_a_search_is_explained() -> None:
     worth = TrialWorth(saved_s=95.0, trial_s=240.0)
     assert worth.in_words() == "a further trial takes 4 min 00 s, and is expected to save 95 s of the run"

@@ -16,6 +16,7 @@ from oppa.problem.configuration import Configuration
 from tests.control.rl.conftest import biased, explored, paid
 
 
+@pytest.mark.slow
 def test_a_policy_is_worth_what_its_steps_are(task, small) -> None:
     runs = [paid(explored(task, small, 150, seed), best=3) for seed in range(2)]
     better = verdict(runs, biased(small, 3), StaticPolicy())
