@@ -57,10 +57,14 @@ def all_reduce_section(errors: pd.DataFrame, *, title: str, text: str) -> Sectio
     return Section(title=title, text=text, columns=(">devices", ">measurements", ">median error", ">90% below"), rows=rows)
 
 
+SKIPPED = "SKIPPED"
+"""Word that ends the title of a section whose data are missing."""
+
+
 def skipped(what: str, lacking: Mapping[str, str]) -> Section:
     """Return a section that replaces all tables and lists the missing files."""
     return Section(
-        title=f"The {what} against published measurements: SKIPPED",
+        title=f"The {what} against published measurements: {SKIPPED}",
         text=f"`{catalog.data_folder()}` lacks the published measurements. Add them, or name their folder in OPPA_DATA.",
         columns=("missing file", "content"),
         rows=list(lacking.items()),

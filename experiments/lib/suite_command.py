@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from oppa.report.inputs import Inputs
     from oppa.report.record import Section
 
-SKIPPED = "SKIPPED"
-"""Word that ends the title of a section whose data are missing."""
-
 Repeats = Annotated[int, typer.Option(min=1, help="Measurements, or pairs of them.")]
 Out = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md there.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")]
@@ -83,6 +80,7 @@ def _measure(
 
 def _require_data(out: Path, sections: Sequence["Section"]) -> None:
     """Raise EnvironmentLackingError if a section without its data would replace a record."""
+    from experiments.lib.prediction_error import SKIPPED
     from oppa.catalog import data_folder
     from oppa.report.record import RECORD
 

@@ -291,12 +291,12 @@ class GaussianProcess:
         """Return slopes and centre of candidates, linearised where the observations were; each candidate once at the same anchor."""
         if self._tables is None or not torch.equal(self._tables.anchor, self._anchor):
             self._tables = _Linearised.nowhere(self._anchor, len(self.points))
-        known, numbers = self._tables, torch.arange(len(self.points))[rows]
-        missing = numbers[~known.known[numbers]]
+        tables, numbers = self._tables, torch.arange(len(self.points))[rows]
+        missing = numbers[~tables.known[numbers]]
         if len(missing):
             value, slopes = self.cost.linearised(self._anchor, missing)
-            known.slopes[missing], known.centre[missing], known.known[missing] = slopes, value - slopes @ self._anchor, True
-        return known.slopes[rows], known.centre[rows]
+            tables.slopes[missing], tables.centre[missing], tables.known[missing] = slopes, value - slopes @ self._anchor, True
+        return tables.slopes[rows], tables.centre[rows]
 
     def _move(self, posterior: Posterior) -> float:
         """Move the coefficients towards their new mode, each by at most STRIDE; return the largest move."""
