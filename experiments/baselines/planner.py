@@ -58,7 +58,7 @@ def step_time_s(problem: Problem, candidates: Candidates) -> Column:
     """Return the seconds per optimizer step of every candidate."""
     hardware, model = hardware_of(problem.cluster), problem.model
     tp, pp = candidates.column("tp"), candidates.column("pp")
-    replicas = candidates.column("dp") * context_ranks(candidates)
+    replicas = candidates.column("dp") * context_ranks(problem, candidates)
     count, stage = candidates.column("num_microbatches"), _stage_s(problem, candidates, hardware)
     latency, bandwidth = _link(hardware, replicas * tp * 2)
     transfers = 2 * (pp - 1) * (latency + _activation_bytes(problem, candidates) / bandwidth)
@@ -74,14 +74,14 @@ def _stage_s(problem: Problem, candidates: Candidates, hardware: Hardware) -> Co
     model, micro_batch = problem.model, candidates.column("micro_batch")
     tp, pp = candidates.column("tp"), candidates.column("pp")
     passes = np.where(candidates.column("recompute") == "full", 4, 3)
-    operations = passes * model.forward_flops_per_sequence * micro_batch / (tp * pp * context_ranks(candidates))
+    operations = passes * model.forward_flops_per_sequence * micro_batch / (tp * pp * context_ranks(problem, candidates))
     reduces = ALL_REDUCES * model.layers / pp * _all_reduce_s(hardware, tp, _activation_bytes(problem, candidates), spanned=tp)
     return np.asarray(operations / (UTILISATION * hardware.matmul_peak(problem.training.precision)) + reduces)
 
 
 def _activation_bytes(problem: Problem, candidates: Candidates) -> Column:
     """Return the bytes of a micro-batch between two layers, on each context-parallel rank."""
-    tokens = candidates.column("micro_batch") * problem.model.seq_len / context_ranks(candidates)
+    tokens = candidates.column("micro_batch") * problem.model.seq_len / context_ranks(problem, candidates)
     return np.asarray(tokens * problem.model.hidden * element_bytes(problem))
 
 

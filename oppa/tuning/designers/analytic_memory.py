@@ -15,6 +15,7 @@ Notation (n candidates): all arrays (n,)
 import numpy as np
 from numpy.typing import NDArray
 
+from oppa.cost.beliefs import framework_of
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 
@@ -22,8 +23,6 @@ Column = NDArray[np.float64]
 
 LAYER_BYTES = {"none": 34, "selective": 34, "full": 2}
 """Bytes that a layer keeps per token and hidden unit in 16-bit formats, by recomputation (Korthikanti et al. 2022, table 2)."""
-CONTEXT = ("cp", "sp")
-"""Names of the degree of context parallelism in search spaces."""
 FP32_LOGITS = 2
 """Number of fp32 copies of the logits: the loss takes them in fp32, and has a gradient for them."""
 
@@ -37,7 +36,7 @@ def memory_bytes(problem: Problem, candidates: Candidates) -> Column:
     """Return the estimate for every candidate."""
     model = problem.model
     dp, tp, pp, stage = (candidates.column(name) for name in ("dp", "tp", "pp", "zero_stage"))
-    cp = context_ranks(candidates)
+    cp = context_ranks(problem, candidates)
     ends = model.embedding_parameter_count + np.where(pp == 1, model.head_parameter_count, 0)
     held = (model.layers / pp * model.layer_parameter_count + ends) / tp
     element = element_bytes(problem)
@@ -49,10 +48,10 @@ def memory_bytes(problem: Problem, candidates: Candidates) -> Column:
     return np.asarray(held * states + tokens * _activations(problem, candidates) * in_flight(candidates) + logits, dtype=np.float64)
 
 
-def context_ranks(candidates: Candidates) -> NDArray[np.int64]:
-    """Return the number of ranks that share a sequence, shape (n,): 1 in a space that has no such parameter."""
-    name = next((name for name in CONTEXT if name in candidates.space.names), None)
-    return candidates.column(name) if name else np.ones(len(candidates), dtype=np.int64)
+def context_ranks(problem: Problem, candidates: Candidates) -> NDArray[np.int64]:
+    """Return the number of ranks that share a sequence, shape (n,): 1 in a space without such a parameter."""
+    columns = framework_of(problem).columns(candidates)
+    return np.asarray(columns.get("cp", np.ones(len(candidates), dtype=np.int64)))
 
 
 def in_flight(candidates: Candidates) -> NDArray[np.int64]:
